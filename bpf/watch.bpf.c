@@ -505,8 +505,8 @@ static __always_inline int is_dropped(const struct passing *p)
 }
 
 /*
- * Whether a connection that nothing is known of waits, for another router may be about to move it here. If it passed, its
- * ends would acknowledge bytes that the relay there has never seen.
+ * Whether a connection that nothing is known of waits, for another router may be about to move it here. If it passed,
+ * its ends would acknowledge bytes that the relay there has never seen.
  */
 static __always_inline int is_held_back(struct __sk_buff *skb, const struct passing *p)
 {

@@ -1,5 +1,5 @@
-//! Any bytes as what one router's relay says to another's about connections that move: read, and then written again with
-//! the same meaning, or refused with words.
+//! Any bytes as what one router's relay says to another's about connections that move: read, and then written again
+//! with the same meaning, or refused with words.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -130,8 +130,8 @@ pub fn is_server(local: SocketAddr, remote: SocketAddr) -> bool {
     local.port() < FIRST_EPHEMERAL_PORT && remote.port() >= FIRST_EPHEMERAL_PORT
 }
 
-/// The client and the server of a connection by its two ends, and the leg of a relay on its path that would send what the
-/// local end sends.
+/// The client and the server of a connection by its two ends, and the leg of a relay on its path that would send what
+/// the local end sends.
 pub fn ends(local: SocketAddr, remote: SocketAddr) -> (SocketAddr, SocketAddr, Leg) {
     if is_server(local, remote) { (remote, local, Leg::Client) } else { (local, remote, Leg::Server) }
 }

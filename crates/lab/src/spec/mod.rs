@@ -108,8 +108,8 @@ pub struct Head {
     /// absent.
     pub hold_up_limit: Option<f64>,
     /// Share by which a TCP flow's goodput or completion time may differ from its twin's; more, and an emulated run is
-    /// unexplained, or invalid where the machine's hold-ups explain it. When absent, 0.2 of a flow that is alone; several
-    /// are not judged so.
+    /// unexplained, or invalid where the machine's hold-ups explain it. When absent, 0.2 of a flow that is alone;
+    /// several are not judged so.
     pub twin_limit: Option<f64>,
     /// Emulated runs are carried out so many times slower, `"auto"`: as the path needs; figures are in the experiment's
     /// time.

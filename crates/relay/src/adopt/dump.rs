@@ -1,10 +1,10 @@
 //! Where the legs of a connection stand, and all that is in their queues, for two sockets that go on elsewhere.
 //!
 //! Both are made deaf first, so that nothing is acknowledged that the other sockets do not know of, and their windows
-//! are shut behind what was sent: if more went out, its receiver would acknowledge what the other sockets have not sent,
-//! and they would believe nothing of it. Nothing is taken from them: if they are to go on here they do, as if packets had
-//! been lost for a moment. They leave repair mode before anybody waits, for a socket in repair mode would vanish without
-//! a word if this process were killed.
+//! are shut behind what was sent: if more went out, its receiver would acknowledge what the other sockets have not
+//! sent, and they would believe nothing of it. Nothing is taken from them: if they are to go on here they do, as if
+//! packets had been lost for a moment. They leave repair mode before anybody waits, for a socket in repair mode would
+//! vanish without a word if this process were killed.
 
 use super::{
     release::Both,

@@ -1,9 +1,10 @@
 //! Moves this relay's connections to the relay of another router.
 //!
 //! A few at a time are taken from their workers, made deaf, read and sent; the other relay makes sockets that say
-//! nothing; it is told that they are its own; it says that it has taken them; then the sockets here vanish. Until it was
-//! told, anything that fails leaves everything as it was. When it was told and does not answer, it is asked again; if it
-//! cannot be asked, the ends are told that the connection has ended. So no connection has two owners, and none is short.
+//! nothing; it is told that they are its own; it says that it has taken them; then the sockets here vanish. Until it
+//! was told, anything that fails leaves everything as it was. When it was told and does not answer, it is asked again;
+//! if it cannot be asked, the ends are told that the connection has ended. So no connection has two owners, and none is
+//! short.
 
 use super::answers::Relay;
 use crate::{

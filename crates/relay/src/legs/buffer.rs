@@ -100,8 +100,8 @@ impl Buffer {
         matches!(self, Buffer::Memory { .. })
     }
 
-    /// Gives held bytes to a socket. The last ones, behind which it is shut down at once, leave with its FIN in one segment;
-    /// those of a pipe do not.
+    /// Gives held bytes to a socket. The last ones, behind which it is shut down at once, leave with its FIN in one
+    /// segment; those of a pipe do not.
     pub fn drain(&mut self, to: &TcpStream, are_last: bool) -> Moved {
         let more = if are_last { libc::MSG_MORE } else { 0 };
         let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::from_bits_retain(more);

@@ -1,8 +1,8 @@
-//! A connection between two relays that know the same key: encrypted, and each side knows that the other one has the key
-//! and speaks now.
+//! A connection between two relays that know the same key: encrypted, and each side knows that the other one has the
+//! key and speaks now.
 //!
-//! Noise (revision 34) with the pattern `NNpsk0`: the key is mixed in before the first message, fresh keys of both sides
-//! before the third. So whoever lacks the key is refused at his first message, what was recorded says nothing to
+//! Noise (revision 34) with the pattern `NNpsk0`: the key is mixed in before the first message, fresh keys of both
+//! sides before the third. So whoever lacks the key is refused at his first message, what was recorded says nothing to
 //! anybody later, and who learns the key later cannot read it. A message is a length and as many pieces as it takes.
 
 use super::message::{MOST_BYTES, Message};

@@ -1,7 +1,7 @@
 //! What two relays say to each other about connections that move: bytes in, bytes out.
 //!
-//! A message is a byte that says its kind, and JSON. A connection has its bytes behind that: first what was sent on both
-//! legs and is not acknowledged, then what is held for both directions. Whatever does not fit together is refused.
+//! A message is a byte that says its kind, and JSON. A connection has its bytes behind that: first what was sent on
+//! both legs and is not acknowledged, then what is held for both directions. Whatever does not fit together is refused.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::net::SocketAddr;

@@ -336,8 +336,8 @@ impl Worker<'_> {
         }
     }
 
-    /// A busy worker saves a segment of the handshake. Otherwise the server shall be woken as early as can be: its program
-    /// accepts while the relay reads the client's first bytes.
+    /// A busy worker saves a segment of the handshake. Otherwise the server shall be woken as early as can be: its
+    /// program accepts while the relay reads the client's first bytes.
     fn acknowledge_with_data(&mut self, token: Token) {
         if self.events >= BUSY_EVENTS
             && let Some(connection) = self.slots.get_mut(token)

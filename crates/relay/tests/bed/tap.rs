@@ -1,4 +1,5 @@
-//! A wire between two relays that move connections: it counts the pieces that pass, and is cut or held where a test says.
+//! A wire between two relays that move connections: it counts the pieces that pass, and is cut or held where a test
+//! says.
 
 use longfat_host::Namespace;
 use std::{

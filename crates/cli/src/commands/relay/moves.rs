@@ -23,10 +23,10 @@ const SAY: Duration = Duration::from_secs(1);
 
 /// Move living connections to the relay of another router, before this one is maintained.
 ///
-/// The other relay's file says '[move] listen' and 'key'; its rules accept 'end-to-end' and have the same names.
-/// Connections go there with all that is in their queues, and nobody is reset. Afterwards this router drops what still
-/// comes of them, for ten minutes: let the routes follow at once. Connections that cannot be moved go on here, and are
-/// named with the reason. Root and the relay's own user may do this.
+/// The other relay's file has 'listen' and 'key' in its table 'move'; its rules accept 'end-to-end' and have the same
+/// names. Connections go there with all that is in their queues, and nobody is reset. Afterwards this router drops what
+/// still comes of them, for ten minutes: let the routes follow at once. Connections that cannot be moved go on here,
+/// and are named with the reason. Root and the relay's own user may do this.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay move --to 192.0.2.2:5202 --key /etc/longfat/move.key
