@@ -5,11 +5,22 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use longfat_schema::run::{Ranges, RunManifest, RunStatus, find_runs};
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 const GRID: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/truth-grid.toml");
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/truth-sample.toml");
 const SHORT_QUEUES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/dummynet-grid.toml");
+
+/// One emulates at a time: runs of different speed load congestion controls with different clocks.
+fn machine() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Emulated goodput over that of the same plan, simulated.
 fn ratio(run: &RunManifest) -> f64 {
@@ -30,6 +41,7 @@ fn runs(directory: &Path, said: &str) -> Vec<RunManifest> {
 
 #[test]
 fn no_cell_of_the_grid_is_valid_and_off_by_more_than_a_fifth() {
+    let _machine = machine();
     let directory = tempfile::tempdir().unwrap();
     // Shorter than by hand.
     let grid = fs::read_to_string(GRID).unwrap();
@@ -71,6 +83,7 @@ fn is_among(run: &RunManifest, twins: &Option<Ranges>, share: f64) -> bool {
 /// machine of two cores decide what a flow gets, and no seed does.
 #[test]
 fn a_run_far_from_its_twin_is_held_against_twins_that_are_held_up_as_it_was() {
+    let _machine = machine();
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
     let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
