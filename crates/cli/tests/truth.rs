@@ -104,18 +104,18 @@ fn a_run_far_from_its_twin_is_held_against_twins_that_are_held_up_as_it_was() {
             assert_eq!(run.status, RunStatus::Invalid, "{said}");
             continue;
         };
-        let is_near = (0.9..=1.1).contains(&ratio(run));
-        assert_eq!(twin.chance.is_some(), !is_near, "more twins are made of what is far: {said}");
-        let held_up = is_among(run, &twin.held_up, 0.1);
-        let is_far = !(0.8..=1.2).contains(&ratio(run)) && !is_among(run, &twin.chance, 0.2);
-        let status = match (is_far, held_up) {
-            (false, _) => RunStatus::Done,
-            (true, true) => RunStatus::Invalid,
-            (true, false) => RunStatus::Unexplained,
-        };
-        // Goodput within what a window's edges hold is no difference.
-        let edges = run.status == RunStatus::Done && is_far;
-        assert!(run.status == status || edges, "{} instead of {}: {said}", run.status.name(), status.name());
+        // A window's edges hold a little, so what lies at a limit may be on either side.
+        if !(0.8..=1.25).contains(&ratio(run)) {
+            assert!(twin.chance.is_some(), "more twins are made of what is far: {said}");
+        }
+        if (0.95..=1.05).contains(&ratio(run)) {
+            assert!(twin.chance.is_none(), "none are made of what is near: {said}");
+        }
+        match run.status {
+            RunStatus::Done => {}
+            RunStatus::Invalid => assert!(is_among(run, &twin.held_up, 0.15), "{said}"),
+            _ => assert!(!is_among(run, &twin.held_up, 0.05), "{said}"),
+        }
         if let Some(held_up) = &twin.held_up {
             assert!(held_up.twins > 0 && held_up.hold_ups > 0 && held_up.longest_us > 0, "{held_up:?}");
             let is_told = run.reasons.first().is_some_and(|first| first.contains("the machine's"));
