@@ -181,6 +181,13 @@ pub fn tcp_sample(socket: &impl AsFd) -> Result<TcpSample> {
     Ok(TcpSample { time_us: monotonic_us(), cc: cc(socket)?, ..info.sample() })
 }
 
+/// What both ends agreed on, in [`TcpInfo::options`] (TCPI_OPT_… of `linux/tcp.h`): timestamps.
+pub const OPTION_TIMESTAMPS: u8 = 1;
+/// Selective acknowledgements.
+pub const OPTION_SACK: u8 = 2;
+/// Scaled windows.
+pub const OPTION_WINDOW_SCALE: u8 = 4;
+
 /// `struct tcp_info` of `linux/tcp.h` (6.x). The two bytes of bit fields are kept raw.
 #[allow(missing_docs)]
 #[derive(Debug, Clone, Copy, Default)]

@@ -25,7 +25,7 @@ mod workers;
 use crate::{
     Error, Result,
     hold::{self, Hold},
-    legs::{Legs, buffer::Pool, leg},
+    legs::{buffer::Pool, leg},
     listeners::{ListenerId, WorkerListener},
     logic::{
         Pair,
@@ -35,7 +35,6 @@ use crate::{
         plain,
     },
     observe::{
-        journal::Once,
         observer::{ConnectionSummary, Ended},
         sampling,
     },
@@ -445,14 +444,6 @@ impl<'a> Worker<'a> {
         self.shared.admission.give_place_back(connection.legs.client_address.ip());
         drop(connection);
         self.workers.count_ended(ended, bytes);
-    }
-
-    /// Both legs stand: its packets are marked, if its rule says so.
-    fn begin_queues(&self, legs: &Legs) {
-        let Err(error) = self.workers.queues.begin(legs) else { return };
-        self.shared.journal.warn_once(Once::NotMarked, || {
-            format!("packets of a connection are not marked, its window alone keeps its queue short: {error}")
-        });
     }
 
     /// Watches both sockets. Edge-triggered: what is there already is reported at once.

@@ -537,6 +537,16 @@ fn is_whole_or_reset((client, far): &Pair) -> bool {
     })
 }
 
+/// A connection to a server, whose move from the first router is held where that says.
+fn held_move(routers: &Routers, (listener, address): &(TcpListener, SocketAddr), fate: Fate) -> (Pair, Tap) {
+    let pair = routers.bed.pair(listener, *address);
+    talk(&pair.0, &pair.1, 1 << 16, AT_ONCE);
+    let tap = Tap::new(routers.router(0), routers.address(1), fate);
+    routers.begin_move(0, tap.address, &routers.key, WITHIN);
+    tap.wait();
+    (pair, tap)
+}
+
 #[test]
 fn a_receiving_relay_that_is_killed_leaves_a_whole_connection_or_a_reset_one() {
     let routers = Routers::new("mvkill2");
@@ -547,12 +557,7 @@ fn a_receiving_relay_that_is_killed_leaves_a_whole_connection_or_a_reset_one() {
         [(Way::There, 7, true), (Way::There, 9, true), (Way::Back, 8, false)].into_iter().enumerate()
     {
         let mut second = RelayProcess::start(routers.router(1), &how(&routers, 1), None);
-        let (listener, address) = &servers[turn % 2];
-        let pair = routers.bed.pair(listener, *address);
-        talk(&pair.0, &pair.1, 1 << 16, AT_ONCE);
-        let tap = Tap::new(routers.router(0), routers.address(1), Fate::Hold(way, count));
-        routers.begin_move(0, tap.address, &routers.key, WITHIN);
-        tap.wait();
+        let (pair, tap) = held_move(&routers, &servers[turn % 2], Fate::Hold(way, count));
         second.kill();
         drop(tap);
         let status = routers.wait_for_move(0);
@@ -572,12 +577,7 @@ fn a_relay_that_is_killed_while_it_moves_leaves_a_whole_connection_or_a_reset_on
         [(Way::There, 5), (Way::There, 7), (Way::Back, 7), (Way::Back, 8)].into_iter().enumerate()
     {
         let mut first = RelayProcess::start(routers.router(0), &how(&routers, 0), None);
-        let (listener, address) = &servers[turn % 2];
-        let pair = routers.bed.pair(listener, *address);
-        talk(&pair.0, &pair.1, 1 << 16, AT_ONCE);
-        let tap = Tap::new(routers.router(0), routers.address(1), Fate::Hold(way, count));
-        routers.begin_move(0, tap.address, &routers.key, WITHIN);
-        tap.wait();
+        let (pair, tap) = held_move(&routers, &servers[turn % 2], Fate::Hold(way, count));
         first.kill();
         drop(tap);
         routers.lead(1);

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Result},
     sockets::{CONTROL_CC, Settings, clamp_window, new_socket},
 };
-use longfat_host::socket::{Buffer, buffer, cc, option, set_cc, tcp_info};
+use longfat_host::socket::{Buffer, OPTION_WINDOW_SCALE, buffer, cc, option, set_cc, tcp_info};
 use nix::sys::socket::SockType;
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
@@ -30,8 +30,6 @@ const FIRST_WINDOW_MAX_BYTES: u64 = 65_535;
 const FULL_OFFER_BUFFER_BYTES: u64 = 2 * (FIRST_WINDOW_MAX_BYTES + 1);
 /// The bits of an address's type of service that are ECN's.
 const ECN_BITS: i32 = 0b11;
-/// TCP_INFO: both ends scale windows.
-const OPTION_WINDOW_SCALE: u8 = 4;
 
 /// Whether a connection gets what `settings` ask only from a listener of its own. `control` is a connection that
 /// `listener` accepted, as it would the others.

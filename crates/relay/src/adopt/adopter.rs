@@ -336,16 +336,11 @@ impl<'a> Adopter<'a> {
         if shared.stage.is_draining() {
             return Err(Reason::Draining);
         }
-        if !shared.admission.admit() {
-            return Err(Reason::Full);
-        }
-        if !shared.admission.take_place(pair.0.ip()) {
-            shared.admission.unadmit();
+        if !shared.admission.admit_client(pair.0.ip()) {
             return Err(Reason::Full);
         }
         let legs = self.legs(plan, between).map_err(|failure| {
-            shared.admission.give_place_back(pair.0.ip());
-            shared.admission.unadmit();
+            shared.admission.unadmit_client(pair.0.ip());
             self.warn(pair, failure)
         })?;
         self.adopting.inserted.fetch_add(1, Ordering::Relaxed);

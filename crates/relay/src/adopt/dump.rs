@@ -8,20 +8,17 @@
 
 use super::{
     release::Both,
-    repaired::{self, RECEIVE_QUEUE, RepairWindow, SEND_QUEUE},
+    repaired::{self, RECEIVE_QUEUE, RepairWindow, SEND_QUEUE, set},
 };
 use crate::{
     legs::leg::{self, REPAIR_OFF},
     logic::tcp_state::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT1, FIN_WAIT2},
     moving::message::{LegRecord, MOST_QUEUED_BYTES, Stay},
 };
-use longfat_host::socket::{self, TcpInfo};
+use longfat_host::socket::{self, OPTION_SACK, OPTION_TIMESTAMPS, TcpInfo};
 use nix::errno::Errno;
 use std::{io, net::TcpStream, os::fd::AsRawFd};
 
-/// TCPI_OPT_TIMESTAMPS and TCPI_OPT_SACK of `linux/tcp.h`.
-const TIMESTAMPS: u8 = 1;
-const SACK: u8 = 2;
 /// The kernel gives whole packets of what was sent, the first of which may be acknowledged in part.
 const ACKNOWLEDGED_IN_PART_BYTES: usize = 256 << 10;
 
@@ -111,7 +108,8 @@ impl Dump {
             (unsent_bytes as usize).saturating_sub(usize::from(has_fin_sent)).min(data_bytes as usize);
         let unsent = sent.split_off(sent.len() - unsent_bytes);
         let option = |name| socket::option(leg, libc::IPPROTO_TCP, name).map_err(failed);
-        let timestamp = (info.options & TIMESTAMPS != 0).then(|| option(libc::TCP_TIMESTAMP)).transpose()?;
+        let timestamp =
+            (info.options & OPTION_TIMESTAMPS != 0).then(|| option(libc::TCP_TIMESTAMP)).transpose()?;
         let has_fin = info.state == CLOSE_WAIT;
         let receive_next = receive_next.wrapping_sub(u32::from(has_fin));
         let (told_window_bytes, window_told_at) = told(window, receive_next);
@@ -124,7 +122,7 @@ impl Dump {
             peer_mss_bytes: u16::try_from(option(libc::TCP_MAXSEG)?).map_err(|_| Stay::Size)?,
             peer_scale: info.window_scales & 0xf,
             own_scale: info.window_scales >> 4,
-            sack: info.options & SACK != 0,
+            sack: info.options & OPTION_SACK != 0,
             timestamp: timestamp.map(|timestamp| timestamp as u32),
             peer_window_bytes: window.snd_wnd,
             told_window_bytes,
@@ -201,10 +199,6 @@ fn peek(leg: &TcpStream, queue: i32, most_bytes: usize) -> io::Result<Vec<u8>> {
     };
     bytes.truncate(Errno::result(count)? as usize);
     Ok(bytes)
-}
-
-fn set(leg: &TcpStream, name: i32, value: i32) -> io::Result<()> {
-    socket::set_option(leg, libc::IPPROTO_TCP, name, value)
 }
 
 #[cfg(test)]

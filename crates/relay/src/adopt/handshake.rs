@@ -319,15 +319,18 @@ impl Between {
 impl LegState {
     /// The peer's FIN, which it has sent before: nothing new to it.
     pub(crate) fn peers_fin(&self) -> Vec<u8> {
-        let window = u16::try_from(self.peer_window_bytes >> self.peer_scale).unwrap_or(u16::MAX);
-        super::segment::fin((self.peer, self.own), self.receive_next, self.send_next, window)
+        super::segment::fin((self.peer, self.own), self.receive_next, self.send_next, self.peers_window())
     }
 
     /// An acknowledgement of the peer's, of what it has acknowledged already.
     fn peers_ack(&self, sequence: u32, peers_timestamp: Option<u32>) -> Vec<u8> {
-        let window = u16::try_from(self.peer_window_bytes >> self.peer_scale).unwrap_or(u16::MAX);
         let stamps = peers_timestamp.zip(self.timestamp);
-        super::segment::ack((self.peer, self.own), sequence, self.send_next, window, stamps)
+        super::segment::ack((self.peer, self.own), sequence, self.send_next, self.peers_window(), stamps)
+    }
+
+    /// The window of the peer's packets, as they have it.
+    fn peers_window(&self) -> u16 {
+        u16::try_from(self.peer_window_bytes >> self.peer_scale).unwrap_or(u16::MAX)
     }
 }
 

@@ -7,14 +7,14 @@
 
 use super::{
     clocks::{Clock, Clocks},
-    repaired::{self, RECEIVE_QUEUE, RepairWindow, SEND_QUEUE},
+    repaired::{self, RECEIVE_QUEUE, RepairWindow, SEND_QUEUE, set},
     segment,
 };
 use crate::{
     legs::leg::{self, REPAIR_OFF},
     logic::{Pair, connection::Side, tcp_state::ESTABLISHED},
 };
-use longfat_host::socket::{self, TcpInfo};
+use longfat_host::socket::{self, OPTION_TIMESTAMPS, TcpInfo};
 use nix::errno::Errno;
 use std::{
     io,
@@ -22,9 +22,6 @@ use std::{
     os::fd::AsRawFd,
     time::Instant,
 };
-
-/// TCPI_OPT_TIMESTAMPS of `linux/tcp.h`.
-const TIMESTAMPS: u8 = 1;
 
 /// The two sockets of a connection.
 #[derive(Debug, Clone, Copy)]
@@ -225,7 +222,7 @@ fn timestamp(leg: &TcpStream) -> io::Result<u32> {
 }
 
 fn has_timestamps(info: &TcpInfo) -> bool {
-    info.options & TIMESTAMPS != 0
+    info.options & OPTION_TIMESTAMPS != 0
 }
 
 /// Memory of what was received and is still here, in whichever queue (SO_MEMINFO).
@@ -257,10 +254,6 @@ fn deafen(leg: &TcpStream) -> io::Result<()> {
         )
     };
     Errno::result(result).map(drop).map_err(Into::into)
-}
-
-fn set(leg: &TcpStream, name: i32, value: i32) -> io::Result<()> {
-    socket::set_option(leg, libc::IPPROTO_TCP, name, value)
 }
 
 #[cfg(test)]

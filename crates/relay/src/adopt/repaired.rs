@@ -192,7 +192,8 @@ pub(crate) fn is_available() -> io::Result<()> {
     socket::set_option(&any, libc::IPPROTO_TCP, libc::TCP_REPAIR, 1)
 }
 
-fn set(socket: &TcpStream, name: i32, value: i32) -> io::Result<()> {
+/// Sets an option of TCP.
+pub(super) fn set(socket: &TcpStream, name: i32, value: i32) -> io::Result<()> {
     socket::set_option(socket, libc::IPPROTO_TCP, name, value)
 }
 

@@ -225,8 +225,11 @@ fn answered(path: &Path, question: &str) -> Result<Answer> {
 /// # Errors
 /// When nobody answers, or the relay moves connections already.
 pub fn begin_move(path: &Path, to: SocketAddr, key: &Key, within: Duration) -> Result<()> {
-    let key = key.tag(PURPOSE).iter().map(|byte| format!("{byte:02x}")).collect();
-    let order = MoveOrder { to, key, within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX) };
+    let order = MoveOrder {
+        to,
+        key: key.tag(PURPOSE),
+        within_ms: u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
+    };
     let order = serde_json::to_string(&order).map_err(|error| Error::io("write an order", error))?;
     answered(path, &format!("{MOVE}{order}")).map(drop)
 }

@@ -23,7 +23,7 @@ use std::{
     io::{self, ErrorKind},
     net::{SocketAddr, TcpStream},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -31,7 +31,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often something to do is looked for, and connections that could not be moved are tried again.
+/// How often connections that could not be moved are tried again, and a relay that does not answer is asked.
 const LOOK: Duration = Duration::from_millis(50);
 /// Connections that are held back at a time, and when no more bytes of them are read.
 const BATCH: usize = 16;
@@ -49,8 +49,8 @@ const MOST_NAMED_STAYING: usize = 100;
 pub struct MoveOrder {
     /// Where the other relay takes moves.
     pub to: SocketAddr,
-    /// Made from the key that both have: 64 hexadecimal digits.
-    pub key: String,
+    /// Made from the key that both have.
+    pub key: [u8; KEY_BYTES],
     /// How long to try.
     pub within_ms: u64,
 }
@@ -102,22 +102,42 @@ pub struct MoveStatus {
 /// Who moves connections when somebody asks for it.
 #[derive(Default)]
 pub(crate) struct Mover {
-    asked: Mutex<Option<(MoveOrder, [u8; KEY_BYTES])>>,
+    asked: Mutex<Option<MoveOrder>>,
+    /// Something was asked for, or the relay ends.
+    change: Condvar,
     status: Mutex<MoveStatus>,
 }
 
 impl Mover {
     /// Begins to move connections.
     pub fn begin(&self, order: MoveOrder) -> Result<(), String> {
-        let key = key_of(&order.key).ok_or("the key is not of 64 hexadecimal digits")?;
         let mut status = self.status();
         if status.is_running {
             let to = status.to.map(|to| format!(" to {to}")).unwrap_or_default();
             return Err(format!("connections are being moved{to} already; wait until that is over"));
         }
         *status = MoveStatus { to: Some(order.to), is_running: true, ..MoveStatus::default() };
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some((order, key));
+        *self.asked() = Some(order);
+        self.change.notify_all();
         Ok(())
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Option<MoveOrder>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has it look whether the relay ends.
+    pub fn wake(&self) {
+        // Who holds this has not looked yet, or waits.
+        let _asked = self.asked();
+        self.change.notify_all();
+    }
+
+    /// The next order; none when the relay ends.
+    fn next(&self, done: &AtomicBool) -> Option<MoveOrder> {
+        let is_idle = |asked: &mut Option<MoveOrder>| asked.is_none() && !done.load(Ordering::Acquire);
+        let asked = self.change.wait_while(self.asked(), is_idle);
+        asked.unwrap_or_else(PoisonError::into_inner).take().filter(|_| !done.load(Ordering::Acquire))
     }
 
     /// How far it is.
@@ -127,15 +147,10 @@ impl Mover {
 
     /// Moves what is asked for, until the relay ends.
     pub fn run(&self, relay: &Relay, done: &AtomicBool) {
-        while !done.load(Ordering::Acquire) {
-            let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).take();
-            let Some((order, key)) = asked else {
-                thread::sleep(LOOK);
-                continue;
-            };
+        while let Some(order) = self.next(done) {
             let begun = Instant::now();
             let deadline = begun + Duration::from_millis(order.within_ms);
-            let mut work = Move::new(self, relay, (order.to, key), deadline);
+            let mut work = Move::new(self, relay, &order, deadline);
             let outcome = work.run();
             let left = if outcome.is_ok() { Stay::Late } else { Stay::Unheard };
             for legs in work.look() {
@@ -161,13 +176,6 @@ impl Mover {
             status.is_running = false;
         }
     }
-}
-
-fn key_of(text: &str) -> Option<[u8; KEY_BYTES]> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    let bytes: Vec<u8> = digits?.chunks(2).map(|pair| pair[0] * 16 + pair.get(1).unwrap_or(&0)).collect();
-    bytes.try_into().ok().filter(|_| text.len() == 2 * KEY_BYTES)
 }
 
 fn told(to: SocketAddr, error: &io::Error) -> String {
@@ -200,7 +208,7 @@ impl<'a> Move<'a> {
     fn new(
         mover: &'a Mover,
         relay: &'a Relay<'a>,
-        (to, key): (SocketAddr, [u8; KEY_BYTES]),
+        &MoveOrder { to, key, .. }: &MoveOrder,
         deadline: Instant,
     ) -> Move<'a> {
         // Two moves of one process, or of two, do not begin in the same nanosecond of the same process.
@@ -414,19 +422,5 @@ fn taken(channel: &mut Channel) -> io::Result<Vec<u32>> {
     match channel.receive(PATIENCE)? {
         Message::Taken(numbers) => Ok(numbers),
         _ => Err(ErrorKind::InvalidData.into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_is_of_64_digits_and_nothing_else_is_one() {
-        let key = key_of(&format!("0f{}", "a0".repeat(31))).unwrap();
-        assert_eq!((key[0], key[31]), (0x0f, 0xa0));
-        for wrong in ["", "0f", &"0g".repeat(32), &"0".repeat(63), &"0".repeat(65)] {
-            assert_eq!(key_of(wrong), None, "{wrong}");
-        }
     }
 }

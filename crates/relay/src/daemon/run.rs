@@ -235,6 +235,7 @@ fn work(
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Ordering::Release);
         common.queues.wake();
+        relay.mover.wake();
         results.into_iter().try_for_each(|result| match result {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),

@@ -138,6 +138,24 @@ impl<'a> Admission<'a> {
         self.places().give_back(client);
     }
 
+    /// Takes a place among all and one of the client's, or none.
+    pub fn admit_client(&self, client: IpAddr) -> bool {
+        if !self.admit() {
+            return false;
+        }
+        let may = self.take_place(client);
+        if !may {
+            self.unadmit();
+        }
+        may
+    }
+
+    /// Gives both back: nobody came to take them.
+    pub fn unadmit_client(&self, client: IpAddr) {
+        self.give_place_back(client);
+        self.unadmit();
+    }
+
     /// Whether a client has any connection.
     pub fn has_any(&self, client: IpAddr) -> bool {
         self.places().has_any(client)

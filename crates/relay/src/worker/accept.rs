@@ -495,10 +495,8 @@ impl Worker<'_> {
         connection.on(Event::Connected);
         // A reset of the client's has its time for what is to be delivered now.
         connection.deadline = None;
-        connection.legs.stand();
-        self.shared.journal.registry.insert(&connection.legs);
         let legs = Arc::clone(&connection.legs);
-        self.begin_queues(&legs);
+        self.workers.stand(&legs);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
         self.bound_new(token);
     }

@@ -9,7 +9,7 @@ use crate::{
         facts,
     },
     keeping::{
-        connection_id,
+        Keeping, connection_id,
         record::{ConnectionRecord, Failure, Held, Holding, Message, Say},
         wire::Wire,
     },
@@ -38,6 +38,14 @@ fn file_of(bytes: &[u8]) -> io::Result<File> {
     let mut file = File::from(memfd_create(c"longfat-relay", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(bytes)?;
     Ok(file)
+}
+
+/// Puts a connection where it survives this process, unless nobody keeps anything.
+pub(crate) fn keep(keeping: &Keeping, connection: &Relayed, worker: usize) {
+    if keeping.is_on() {
+        let (record, descriptors) = record_of(connection, worker, &[const { None }; 2]);
+        keeping.put(connection_id(record.number), &Holding::Connection(Box::new(record)), &descriptors);
+    }
 }
 
 /// What is written of a connection, and the descriptors beside it.

@@ -2,13 +2,13 @@
 
 use super::{
     Token, Worker,
-    arrival::{self, Settled, record_of},
+    arrival::{self, Settled},
     relayed::Relayed,
 };
 use crate::{
     handover::{derive::Dial, estate::Arrival},
     hold::Hold,
-    keeping::{connection_id, record::Holding, wire::Wire},
+    keeping::{connection_id, wire::Wire},
     legs::leg,
     logic::connection::Side,
     observe::journal::Once,
@@ -51,10 +51,7 @@ impl Worker<'_> {
             Dial::Await => self.watch_new(token),
             Dial::Stands => {
                 let Some(connection) = self.slots.get(token) else { return };
-                let legs = std::sync::Arc::clone(&connection.legs);
-                legs.stand();
-                self.shared.journal.registry.insert(&legs);
-                self.begin_queues(&legs);
+                self.workers.stand(&connection.legs);
                 self.keep_if(token, self.watch(token));
             }
         }
@@ -94,10 +91,10 @@ impl Worker<'_> {
 
     /// Puts a connection where it survives this process.
     pub(super) fn keep(&self, token: Token) {
-        let Some(connection) = self.slots.get(token).filter(|_| self.workers.keeping.is_on()) else { return };
-        let (record, descriptors) = record_of(connection, self.index, &[const { None }; 2]);
-        let id = connection_id(record.number);
-        self.workers.keeping.put(id, &Holding::Connection(Box::new(record)), &descriptors);
+        let connection = self.slots.get(token);
+        connection
+            .into_iter()
+            .for_each(|connection| arrival::keep(&self.workers.keeping, connection, self.index));
     }
 
     /// A connection has ended. Somebody has duplicates of its sockets, so closing them does nothing yet.

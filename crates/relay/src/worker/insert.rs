@@ -33,9 +33,7 @@ impl Worker<'_> {
         let token = self.slots.insert(connection);
         self.keep(token);
         self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
-        legs.stand();
-        self.shared.journal.registry.insert(&legs);
-        self.begin_queues(&legs);
+        self.workers.stand(&legs);
         self.check_cc(&legs.client, &legs.plan.client, Side::Client);
         self.check_cc(&legs.server, &legs.plan.server, Side::Server);
         self.keep_if(token, self.watch(token));

@@ -5,7 +5,6 @@ use super::{Token, Worker, Workers, arrival, relayed::Relayed};
 use crate::{
     adopt::{self, Between, LegState, Reason, Repaired, with_room_for},
     handover::estate::Bytes,
-    keeping::{connection_id, record::Holding},
     legs::{Legs, buffer::Pool, leg},
     logic::{
         Pair,
@@ -17,7 +16,6 @@ use crate::{
 };
 use longfat_host::{monotonic_us, socket::tcp_info};
 use std::{
-    net::SocketAddr,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
@@ -55,15 +53,11 @@ impl Landing {
             return Err(Stay::Draining);
         }
         let client = record.client.ip();
-        if !shared.admission.admit() {
-            return Err(Stay::Full);
-        }
-        if !shared.admission.take_place(client) {
-            shared.admission.unadmit();
+        if !shared.admission.admit_client(client) {
             return Err(Stay::Full);
         }
         Landing::with_place(workers, record, queues, plan)
-            .inspect_err(|_| give_place_back(workers, record.client))
+            .inspect_err(|_| shared.admission.unadmit_client(client))
     }
 
     fn with_place(
@@ -102,7 +96,7 @@ impl Landing {
 
     /// It stays where it was.
     pub fn abandon(self, workers: &Workers) {
-        give_place_back(workers, self.pair.0);
+        workers.shared.admission.unadmit_client(self.pair.0.ip());
     }
 
     /// It is this relay's from now on, and one of its workers'.
@@ -114,7 +108,7 @@ impl Landing {
         let brought_bytes = self.held.each_ref().map(|held| held.len() as u64);
         let (Ok(to_client), Ok(to_server)) = (self.to_client.wake(), self.to_server.wake()) else {
             // A socket that does not leave repair mode is none; the other one resets its end.
-            return give_place_back(workers, self.pair.0);
+            return shared.admission.unadmit_client(self.pair.0.ip());
         };
         for (leg, _) in [&self.between.to_client, &self.between.to_server]
             .iter()
@@ -146,25 +140,11 @@ impl Landing {
 }
 
 fn begin(workers: &Workers, connection: Box<Relayed>) {
-    let legs = Arc::clone(&connection.legs);
-    legs.stand();
     workers.shared.journal.moved_in.fetch_add(1, Ordering::Relaxed);
-    workers.shared.journal.registry.insert(&legs);
-    if let Err(error) = workers.queues.begin(&legs) {
-        workers.shared.journal.warn_once(Once::NotMarked, || {
-            format!("packets of a connection are not marked, its window alone keeps its queue short: {error}")
-        });
-    }
+    workers.stand(&connection.legs);
     let carried = |index: &usize| workers.handles[*index].carried.load(Ordering::Relaxed);
     let worker = (0..workers.handles.len()).min_by_key(carried).unwrap_or(0);
-    if workers.keeping.is_on() {
-        let (record, descriptors) = arrival::record_of(&connection, worker, &[const { None }; 2]);
-        workers.keeping.put(
-            connection_id(record.number),
-            &Holding::Connection(Box::new(record)),
-            &descriptors,
-        );
-    }
+    arrival::keep(&workers.keeping, &connection, worker);
     workers.handles[worker].carried.fetch_add(1, Ordering::Relaxed);
     workers.handles[worker].hand_over(connection);
 }
@@ -175,11 +155,6 @@ fn hear(workers: &Workers, packet: &[u8]) {
     let tun = interfaces.iter().find_map(|(_, tuns)| tuns.first());
     // Its sender repeats it.
     tun.into_iter().for_each(|tun| drop(tun.write(packet)));
-}
-
-fn give_place_back(workers: &Workers, client: SocketAddr) {
-    workers.shared.admission.give_place_back(client.ip());
-    workers.shared.admission.unadmit();
 }
 
 fn refusal(workers: &Workers, (client, server): Pair, failure: &adopt::Failure) -> Stay {

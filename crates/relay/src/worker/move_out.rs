@@ -3,7 +3,7 @@
 use super::{Token, Worker, Workers, arrival, relayed::Relayed, release::both};
 use crate::{
     adopt::Dump,
-    keeping::{connection_id, record::Holding},
+    keeping::connection_id,
     legs::{Legs, leg},
     logic::{
         Pair,
@@ -155,11 +155,8 @@ impl Departing {
     pub fn go_on(self, workers: &Workers) {
         both(&self.connection).go_on(self.windows);
         workers.held.adopting.watcher.drop_no_more(self.pair());
-        if self.is_unkept && workers.keeping.is_on() {
-            let (record, descriptors) =
-                arrival::record_of(&self.connection, self.worker, &[const { None }; 2]);
-            let id = connection_id(record.number);
-            workers.keeping.put(id, &Holding::Connection(Box::new(record)), &descriptors);
+        if self.is_unkept {
+            arrival::keep(&workers.keeping, &self.connection, self.worker);
         }
         self.hand_back(workers);
     }

@@ -6,15 +6,15 @@ use crate::{
     handover::estate::{Arrival, Handshake},
     hold::Held,
     keeping::Keeping,
-    legs::buffer::Budget,
+    legs::{Legs, buffer::Budget},
     listeners::ListenerOrder,
-    observe::observer::Ended,
+    observe::{journal::Once, observer::Ended},
     queue::Queues,
     shared::Shared,
 };
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::sync::{
-    Mutex, PoisonError,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -61,6 +61,16 @@ impl<'a> Workers<'a> {
     pub fn count_descriptors(&self, listeners: usize) {
         let others = self.held.descriptors() + self.queues.descriptors() + self.shared.packets.descriptors();
         self.shared.admission.count_descriptors(listeners, others);
+    }
+
+    /// Both legs of a connection stand: it is shown, and its packets are marked, if its rule says so.
+    pub fn stand(&self, legs: &Arc<Legs>) {
+        legs.stand();
+        self.shared.journal.registry.insert(legs);
+        let Err(error) = self.queues.begin(legs) else { return };
+        self.shared.journal.warn_once(Once::NotMarked, || {
+            format!("packets of a connection are not marked, its window alone keeps its queue short: {error}")
+        });
     }
 
     /// Counts an ended connection and wakes whoever waits for its descriptors.

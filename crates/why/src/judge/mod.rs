@@ -27,9 +27,9 @@ use crate::{
     words::{rate, size},
 };
 use figures::figures;
+use longfat_host::socket::OPTION_WINDOW_SCALE;
 use longfat_schema::units::Rate;
 use losses::{Episode, episodes};
-use window::HAS_SCALE;
 
 /// Judges the looks of one watch, the oldest first. `None` where no time passed.
 pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {
@@ -58,7 +58,7 @@ pub fn at_once(look: &Look) -> Cause {
         Hold::Answer => Cause::AnswerAwaited,
         Hold::Receiving => Cause::OtherEndSends,
         Hold::Nagle => Cause::Nagle,
-        Hold::Window if info.options & HAS_SCALE == 0 => Cause::WindowScaling,
+        Hold::Window if info.options & OPTION_WINDOW_SCALE == 0 => Cause::WindowScaling,
         Hold::Window => Cause::ReceiveWindow,
         Hold::Buffer => Cause::SendBuffer,
         Hold::SlowStart => Cause::SlowStart,
@@ -220,7 +220,7 @@ mod tests {
             let us = number * 100_000;
             let info = TcpInfo {
                 state: 1,
-                options: HAS_SCALE,
+                options: OPTION_WINDOW_SCALE,
                 busy_us: us,
                 rwnd_limited_us: us,
                 acked_bytes: number * 95_000,

@@ -6,13 +6,12 @@ use crate::{
     divide::Look,
     words::{duration, size},
 };
+use longfat_host::socket::OPTION_WINDOW_SCALE;
 
 /// A congestion window that is this many times what the receiver offers, and the first one (RFC 6928) beyond.
 const WIDER: f64 = 2.2;
 const FIRST_WINDOW: f64 = 10.0;
 
-/// TCPI_OPT_WSCALE of the kernel.
-pub(super) const HAS_SCALE: u8 = 4;
 /// A window that does not fall below these tenths of its largest stays the same.
 const STEADY_TENTHS: u64 = 7;
 
@@ -44,7 +43,7 @@ impl Watch<'_> {
     /// The receiver's window stays the same where its buffer is small, and comes and goes where its program is slow.
     pub(super) fn of_window(&self) -> Why {
         let info = &self.last().info;
-        if info.options & HAS_SCALE == 0 {
+        if info.options & OPTION_WINDOW_SCALE == 0 {
             return kernel(
                 Cause::WindowScaling,
                 format!("window {}, no scale agreed on", size(self.figures.window_bytes)),
