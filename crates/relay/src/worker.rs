@@ -337,6 +337,9 @@ impl<'a> Worker<'a> {
                 self.workers.queues.watch(&connection.legs);
             }
             self.gather(token, &turn);
+            if turn.completes_handshake {
+                self.dial(token, DialOrder::on_outcome);
+            }
             if turn.more {
                 self.enqueue(token);
             }

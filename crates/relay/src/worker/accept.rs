@@ -361,7 +361,7 @@ impl Worker<'_> {
     }
 
     /// Dials whose turn it is when this has happened to a connection.
-    fn dial(&mut self, token: Token, happened: Happened) {
+    pub(super) fn dial(&mut self, token: Token, happened: Happened) {
         let Some(Relayed { legs, .. }) = self.slots.get(token) else { return };
         let pair = (legs.client_address.ip(), legs.server_address);
         happened(&mut self.order, pair, token, self.now).into_iter().for_each(|next| self.connect(next));
@@ -490,7 +490,10 @@ impl Worker<'_> {
 
     /// The leg to the server stands.
     pub(super) fn on_connected(&mut self, token: Token) {
-        self.dial(token, DialOrder::on_outcome);
+        // One that owes its acknowledgement stands at the server, and before the next, when that has left.
+        if self.slots.get(token).is_some_and(|connection| !connection.owes_acknowledgement) {
+            self.dial(token, DialOrder::on_outcome);
+        }
         let Some(connection) = self.slots.get_mut(token) else { return };
         connection.on(Event::Connected);
         // A reset of the client's has its time for what is to be delivered now.

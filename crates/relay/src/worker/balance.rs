@@ -3,7 +3,10 @@
 //! two fewer of them: of eight flows that lie six to two, each of the two gets three times what each of the six gets.
 
 use super::{Token, Worker, relayed::Relayed, workers::WorkerHandle};
-use crate::logic::connection::{Event, Side};
+use crate::logic::{
+    connection::{Event, Side},
+    dial_order::DialOrder,
+};
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
@@ -72,6 +75,10 @@ impl Worker<'_> {
     }
 
     fn donate(&mut self, token: Token, to: usize) {
+        // Its next turn is another worker's: later connections of that client would overtake it at the server.
+        if self.slots.get_mut(token).is_some_and(Relayed::pay_acknowledgement) {
+            self.dial(token, DialOrder::on_outcome);
+        }
         let Some(connection) = self.take_out(token) else { return };
         self.workers.handles[to].carried.fetch_add(1, Ordering::Relaxed);
         self.workers.handles[to].hand_over(connection);

@@ -101,6 +101,8 @@ pub(crate) struct Turn {
     pub moved_bytes: u64,
     /// Per direction.
     pub read_bytes: [u64; 2],
+    /// The acknowledgement that was owed to the server has left.
+    pub completes_handshake: bool,
 }
 
 impl Relayed {
@@ -176,7 +178,7 @@ impl Relayed {
                 self.is_bulk[direction.index()] = turn.read_bytes[direction.index()] >= SMALL_BYTES as u64;
             }
         }
-        self.pay_acknowledgement();
+        turn.completes_handshake = self.pay_acknowledgement();
         self.was_cut = turn.more;
         self.recent_bytes += turn.moved_bytes;
         let plan = &self.legs.plan;
@@ -186,14 +188,16 @@ impl Relayed {
         turn
     }
 
-    /// The client's first bytes are written by now, if they were there.
-    fn pay_acknowledgement(&mut self) {
-        if self.owes_acknowledgement && !self.logic.is_connecting() {
-            self.owes_acknowledgement = false;
-            if self.legs.relayed(Direction::ClientToServer) == 0 {
-                leg::acknowledge(&self.legs.server);
-            }
+    /// Completes the handshake where no first bytes of the client's did; whether it was not complete before.
+    pub fn pay_acknowledgement(&mut self) -> bool {
+        if !self.owes_acknowledgement || self.logic.is_connecting() {
+            return false;
         }
+        self.owes_acknowledgement = false;
+        if self.legs.relayed(Direction::ClientToServer) == 0 {
+            leg::acknowledge(&self.legs.server);
+        }
+        true
     }
 
     /// Does one action and reports it to the logic; bytes moved.
