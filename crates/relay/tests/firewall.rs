@@ -58,7 +58,8 @@ fn a_stateful_firewall_takes_neither_leg_for_the_other() {
     }
 }
 
-/// Lets nothing in, out or through but what docs/design/relay.md says that a relay needs, and what IPv6 lives by.
+/// Lets nothing in, out or through but what docs/guide/relay-beside-a-firewall.md says that a relay needs, and what IPv6
+/// lives by.
 const CLOSED: &str = "table inet fw {
     chain incoming { type filter hook input priority 0; policy drop;
         meta mark 0x6c66 accept; meta l4proto ipv6-icmp accept; ct state invalid counter drop; }
@@ -160,7 +161,7 @@ fn that_held_handshakes_do_not_come_back_is_said_once() {
     let warnings = relay.notes.warnings.lock().unwrap().clone();
     assert!(warnings.len() == 1 && warnings[0].contains("lfh"), "{warnings:?}");
     drop(relay);
-    // With the exception that docs/design/relay.md names.
+    // With the exception that docs/guide/relay-beside-a-firewall.md names.
     nft(&bed.relay, "insert rule inet fw back iifname \"lfh*\" accept");
     let relay = bed.start(Bed::after_server());
     let listener = bed.listen("10.71.2.2:9001");

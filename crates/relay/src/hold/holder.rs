@@ -69,7 +69,7 @@ pub(crate) struct Hold<'a> {
     lost: u32,
     /// Dials under way.
     dialing: HashMap<u64, Pair>,
-    /// Those that wait for the end of their clients' last connections.
+    /// Handshakes that wait for the end of their clients' last connections.
     busy: BusyPairs<Waiting>,
     /// By the rule's index.
     visited: HashMap<usize, Visit>,
@@ -500,8 +500,8 @@ impl<'a> Hold<'a> {
         self.count();
     }
 
-    /// Those whose clients' handshakes have ended (a reset came, perhaps before the handshake's last packet), or never
-    /// began: nobody will be accepted, and their servers hear of it now.
+    /// Ends legs whose clients' handshakes have ended (a reset came, perhaps before the handshake's last packet), or
+    /// never began: nobody will be accepted, and their servers hear of it now.
     fn tidy_gone(&mut self) {
         for ((client, server), number) in self.table.missing() {
             if diag::has_nothing((server, client)) && self.table.on_gone((client, server), number) {
@@ -523,7 +523,7 @@ impl<'a> Hold<'a> {
         waiting.answered
     }
 
-    /// Those whose clients have come.
+    /// Forgets handshakes whose clients have come.
     fn forget_taken(&mut self) {
         let taken = self.held.lock().taken.remove(&self.holder);
         for (pair, number) in taken.into_iter().flatten() {
@@ -539,7 +539,7 @@ impl<'a> Hold<'a> {
         self.shared.journal.warn_once(Once::Lost, || {
             format!(
                 "{MANY_LOST} clients in a row did not come when their servers had answered: perhaps a firewall drops what comes \
-                 back by the interfaces lfh…, or by the relay's marks (see 'Beside a firewall' in docs/design/relay.md)"
+                 back by the interfaces lfh…, or by the relay's marks (see docs/guide/relay-beside-a-firewall.md)"
             )
         });
     }
