@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod programs;
+
 use serde_json::Value;
 use std::{
     os::unix::process::CommandExt as _,
@@ -71,7 +73,7 @@ fn without_rights_they_are_what_is_missing() {
     // Removed from root's directories, where nobody may not look.
     let own = tempfile::tempdir().unwrap();
     let program = own.path().join("longfat");
-    std::fs::copy(env!("CARGO_BIN_EXE_longfat"), &program).unwrap();
+    programs::copy(env!("CARGO_BIN_EXE_longfat"), &program);
     std::fs::set_permissions(own.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let args: Vec<_> = command.get_args().map(ToOwned::to_owned).collect();
     command = Command::new(&program);

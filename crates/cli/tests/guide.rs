@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod guide_bed;
+mod programs;
 
 use guide_bed::{page::Page, session::Session};
 use std::{collections::BTreeSet, fs, path::Path};

@@ -7,7 +7,6 @@
 
 use std::{
     fs,
-    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Output},
 };
@@ -23,9 +22,8 @@ impl Bed {
     fn new() -> Bed {
         let bed = Bed(tempfile::tempdir().unwrap());
         fs::create_dir(bed.path("bin")).unwrap();
-        fs::copy(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/ssh"), bed.path("bin/ssh"))
-            .unwrap();
-        fs::set_permissions(bed.path("bin/ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+        let ssh = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile/ssh");
+        std::os::unix::fs::symlink(ssh, bed.path("bin/ssh")).unwrap();
         fs::write(bed.path("spec.toml"), SPEC).unwrap();
         fs::write(bed.path("hosts.toml"), TABLE).unwrap();
         bed

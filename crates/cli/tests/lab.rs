@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod programs;
+
 use longfat_schema::{
     record::{EchoSample, FlowSummary, QueueSample, RelaySample, TcpSample},
     run::{ResultManifest, ResultStatus, RunStatus, find_runs, read_json},
@@ -196,7 +198,7 @@ fn unprivileged(bench: &Bench, arguments: &[&str]) -> Output {
     fs::set_permissions(bench.directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     // The build directory may be closed to others.
     let program = bench.path("longfat");
-    fs::copy(env!("CARGO_BIN_EXE_longfat"), &program).unwrap();
+    programs::copy(env!("CARGO_BIN_EXE_longfat"), &program);
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"];
     let mut command = Command::new("setpriv");
     command.current_dir(bench.directory.path()).args(nobody).arg(program).arg("lab").args(arguments);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod patience;
+mod programs;
 mod relay_bed;
 
 use longfat_host::sysctl;
@@ -285,8 +286,7 @@ fn with_an_ip_that(does: &str) -> (tempfile::TempDir, String) {
         directory = directory.path().display(),
         real = real.display()
     );
-    std::fs::write(&program, text).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    programs::script(&program, &text);
     let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
     (directory, path)
 }

@@ -4,11 +4,12 @@ use super::{
     page::{Annotations, Block, Command, Content},
     shape,
 };
+use crate::programs;
 use longfat_host::{Lease, Namespace};
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::process::CommandExt,
     path::Path,
     process::{Child, ChildStdin, Stdio},
     sync::mpsc::{Receiver, channel},
@@ -131,9 +132,7 @@ impl Session {
 /// Root runs the tests; pages show who needs it.
 fn sudo(directory: &Path) {
     fs::create_dir(directory).unwrap();
-    let program = directory.join("sudo");
-    fs::write(&program, "#!/bin/sh\nexec \"$@\"\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    programs::script(&directory.join("sudo"), "#!/bin/sh\nexec \"$@\"\n");
 }
 
 impl Drop for Session {

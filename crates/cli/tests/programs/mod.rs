@@ -1,0 +1,26 @@
+//! Programs that a test makes and then runs. Another process writes them: a child of another thread of the test would
+//! inherit a file that is open for writing, and running the program would say "Text file busy".
+#![allow(dead_code)]
+
+use std::{
+    io::Write as _,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// A script that anybody may run.
+pub fn script(path: &Path, text: &str) {
+    install("/dev/stdin".as_ref(), path, text);
+}
+
+/// A copy that anybody may run.
+pub fn copy(from: impl AsRef<Path>, to: &Path) {
+    install(from.as_ref(), to, "");
+}
+
+fn install(from: &Path, to: &Path, input: &str) {
+    let mut command = Command::new("install");
+    let mut child = command.args(["-m", "755"]).arg(from).arg(to).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "{} was not made", to.display());
+}
