@@ -84,8 +84,9 @@ def test_how_much_slower_an_experiment_is_emulated_is_said_once(tmp_path):
     assert papers.dilation(gallery(None, None), "x") == "auto" and papers.dilation(gallery(None, 4), "x") == 4
     with pytest.raises(SystemExit, match="exhibits of x differ in dilate: 2, 4"):
         papers.dilation(gallery(4, 2), "x")
-    asked = argparse.Namespace(backend="emulated", program="longfat")
-    assert papers.command_of("x", ["c"], asked, "auto", tmp_path)[5:] == ["emulated", "--case", "c", "--set", 'dilate="auto"', "-o", str(tmp_path / "x")]
+    asked = argparse.Namespace(backend="emulated", program="longfat", share=1)
+    command = papers.command_of(gallery(None), "x", ["c"], asked, tmp_path)
+    assert command[4:] == ["--case", "c", "--set", 'dilate="auto"', "--backend", "emulated", "-o", str(tmp_path / "x")]
     assert [papers.seconds(text) for text in ("90", "90s", "40min", "0.5h")] == [90, 90, 2400, 1800]
 
 
@@ -159,12 +160,46 @@ def test_one_page_is_made_of_the_results_that_a_paper_has_in_both_worlds(program
 def test_what_is_missing_is_said(tmp_path):
     result(tmp_path, [10e6], status="invalid")
     assert "no valid run" in papers.row_line(papers.Result(tmp_path), ROW, "Mbit/s", "sim")
-    none = papers.section({"title": "t", "experiment": "conversion"}, "sim", tmp_path, set())
-    assert "*Not run:*" in "\n".join(none)
+    section = lambda exhibit: "\n".join(papers.section(GALLERY, exhibit, "sim", tmp_path, set()))
+    assert "*Not run,* simulated: 0 of 1 cells" in section({"title": "t", "experiment": "conversion", "row": [ROW]})
     elsewhere = {"title": "t", "experiment": "conversion", "backends": ["emulated"], "elsewhere": "it needs a kernel."}
-    assert "*Not simulated:* it needs a kernel." in "\n".join(papers.section(elsewhere, "sim", tmp_path, set()))
-    assert "*No experiment:* why" in "\n".join(papers.section({"title": "t", "missing": "why"}, "sim", tmp_path, set()))
+    assert "*Not simulated:* it needs a kernel." in section(elsewhere)
+    assert "*No experiment:* why" in section({"title": "t", "missing": "why"})
     assert papers.page(GALLERY, "sim", tmp_path) == papers.page(GALLERY, "sim", tmp_path)
+
+
+def test_an_exhibit_shows_what_there_is_and_says_of_how_many_cells(tmp_path):
+    result(tmp_path / "conversion", [10e6])
+    manifest = tmp_path / "conversion/r1/manifest.json"
+    made = {"started_unix_ms": 1795693965112, "provenance": {"cpu_count": 2}}
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **made}))
+    rows = [ROW, {**ROW, "name": "the same, latency"}, {**ROW, "name": "another", "case": "d"}, {**ROW, "name": "simulated", "case": "e", "backends": ["sim"]}]
+    exhibit = {"title": "t", "experiment": "conversion", "unit": "Mbit/s", "row": rows}
+    gallery = {"paper": [{"cite": "A", "exhibit": [exhibit]}]}
+    section = lambda: "\n".join(papers.section(gallery, exhibit, "emulated", tmp_path, set()))
+    assert "| another | 20.0 Mbit/s | not run | – | – |" in section()
+    assert "emulated: 1 of 2 cells, 1 valid run, 2026-11-26 on 2 processors.\n\nThe rest: `scripts/papers" in section()
+    assert "are judged when all its cells are there" in section() and "0 of 1 met" not in section()
+    other = {**json.loads(manifest.read_text()), "case": "d"}
+    for status, said in (("invalid", "emulated: 1 of 2 cells, 1 valid of 2 runs, "), ("done", "emulated, 2 valid runs, ")):
+        (tmp_path / "conversion/r2").mkdir(exist_ok=True)
+        (tmp_path / "conversion/r2/manifest.json").write_text(json.dumps({**other, "status": status}))
+        content = json.loads((tmp_path / "conversion/result.json").read_text())
+        (tmp_path / "conversion/result.json").write_text(json.dumps({**content, "runs": [{"path": "r1"}, {"path": "r2"}]}))
+        assert said in section() and "The rest:" not in section() and "0 of 1 met" in section()
+        assert ("no valid run" in section()) == (status == "invalid")
+
+
+def test_a_share_is_a_balanced_part_of_the_cells_that_are_shown(program, tmp_path):
+    asked = lambda share: argparse.Namespace(backend="emulated", program=program, share=share)
+    words = papers.command_of(GALLERY, "relay-latency-grid", [], asked(0.2), tmp_path)
+    assert [words[at + 1] for at, word in enumerate(words) if word == "--case"] == ["alone", "fixed"]
+    # Twenty cells of each of the two.
+    assert words[words.index("--sample") + 1] == "8"
+    assert "--sample" not in papers.command_of(GALLERY, "relay-latency-grid", [], asked(1), tmp_path)
+    for text in ("0", "1.5", "some"):
+        with pytest.raises(argparse.ArgumentTypeError, match="more than 0, at most 1"):
+            papers.share(text)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0, "0"), (0.9349, "0.935"), (9.96, "9.96"), (83.82, "83.8"), (965.2, "965"), (12345, "12345"), (1e-3, "0.00100")])
