@@ -58,7 +58,7 @@ pub enum Leap {
     None,
     /// What came before it is handed on, and not sorted with what follows.
     Behind,
-    /// The same, and the time between cannot be told.
+    /// What came before it is handed on, unsorted, and the time between cannot be told.
     Stepped,
     /// What is held back is earlier by this, and the time between that and what was handed on cannot be told.
     Earlier(i64),

@@ -171,7 +171,7 @@ pub struct Finished {
     pub runs: Vec<RunManifest>,
     /// Places of all runs in the order of the experiment, by directory.
     order: BTreeMap<String, usize>,
-    /// Those of `runs`.
+    /// Places of `runs` in that order.
     places: Vec<usize>,
     /// When the result was written last.
     written: Option<Instant>,

@@ -244,7 +244,7 @@ impl Listeners {
         Ok((id, address.port()))
     }
 
-    /// Those of another relay, or new ones: one per worker, and where they listen.
+    /// Listeners of another relay, or new ones: one per worker, and where they listen.
     fn listeners(
         &mut self,
         purpose: &Purpose,
@@ -290,7 +290,7 @@ impl Listeners {
         }
     }
 
-    /// Those of another relay that this one has no use for.
+    /// Closes listeners of another relay that this one has no use for.
     pub fn close_inherited(&mut self) {
         self.inherited.clear();
     }
@@ -312,12 +312,12 @@ impl Listeners {
         self.groups.iter().map(|group| group.address).collect()
     }
 
-    /// Those that stand.
+    /// Listeners that stand.
     pub fn ids(&self) -> Vec<ListenerId> {
         self.groups.iter().map(|group| group.id).collect()
     }
 
-    /// These serve no purpose any more.
+    /// Forgets listeners that serve no purpose any more.
     pub fn forget(&mut self, gone: &[ListenerId], keeping: &Keeping) {
         let lost = self.groups.iter().filter(|group| gone.contains(&group.id));
         let kept = lost.flat_map(|group| &group.listeners).filter_map(|kept| kept.id);

@@ -356,7 +356,7 @@ fn as_us<S: serde::Serializer>(time: &Duration, serializer: S) -> std::result::R
     serializer.serialize_u64(time.as_micros() as u64)
 }
 
-/// The same of a time that need not be.
+/// Serializes a time in microseconds, where there is one.
 fn as_us_if_any<S: serde::Serializer>(
     time: &Option<Duration>,
     serializer: S,
@@ -430,9 +430,9 @@ pub enum Fail {
 pub struct LimitsPlan {
     /// Connections at a time; by default what the descriptors allow.
     pub connections: Option<usize>,
-    /// Those of one client address; by default as many as are free besides, three times those when it is alone.
+    /// Connections of one client address; by default as many as are free besides, three times those when it is alone.
     pub client: Option<usize>,
-    /// Those of one network of clients (/24, /64); by default three times as many as are free besides.
+    /// Connections of one network of clients (/24, /64); by default three times as many as are free besides.
     pub network: Option<usize>,
     /// Memory of all connections: buffers of both legs' sockets and the relay's own.
     pub memory_bytes: Option<u64>,

@@ -146,12 +146,14 @@ pub struct RuleSpec {
     /// (`500ms`), and forward until then; with other `adopt_…` keys, when all of them hold. What it lacks:
     /// docs/design/relay-adopt.md.
     pub adopt_after: Option<AfterSpec>,
-    /// Likewise: when both ends together send at such a rate (`10Mbit`), or faster, for as many bytes as it gives in a
-    /// second.
+    /// With `accept = "end-to-end"`: step in when both ends together send at such a rate (`10Mbit`), or faster, for as
+    /// many bytes as it gives in a second. All `adopt_…` keys must hold.
     pub adopt_rate: Option<Rate>,
-    /// Likewise: when the least round trip to the farther end is so long (`20ms`), or longer.
+    /// With `accept = "end-to-end"`: step in when the least round trip to the farther end is at least
+    /// so long (`20ms`).
     pub adopt_rtt: Option<Nanos>,
-    /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
+    /// With `accept = "end-to-end"`: step in when such a share of the bytes (`0.01`), or more, came out of order or
+    /// again; of 100 KB at least.
     pub adopt_losses: Option<f64>,
     /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so
     /// long, and all is acknowledged. It goes on from end to end, and is stepped into again when the keys hold
@@ -206,12 +208,14 @@ pub struct WaySpec {
     /// (`500ms`), and forward until then; with other `adopt_…` keys, when all of them hold. What it lacks:
     /// docs/design/relay-adopt.md.
     pub adopt_after: Option<AfterSpec>,
-    /// Likewise: when both ends together send at such a rate (`10Mbit`), or faster, for as many bytes as it gives in a
-    /// second.
+    /// With `accept = "end-to-end"`: step in when both ends together send at such a rate (`10Mbit`), or faster, for as
+    /// many bytes as it gives in a second. All `adopt_…` keys must hold.
     pub adopt_rate: Option<Rate>,
-    /// Likewise: when the least round trip to the farther end is so long (`20ms`), or longer.
+    /// With `accept = "end-to-end"`: step in when the least round trip to the farther end is at least
+    /// so long (`20ms`).
     pub adopt_rtt: Option<Nanos>,
-    /// Likewise: when such a share of the bytes (`0.01`), or more, came out of order or again; of 100 KB at least.
+    /// With `accept = "end-to-end"`: step in when such a share of the bytes (`0.01`), or more, came out of order or
+    /// again; of 100 KB at least.
     pub adopt_losses: Option<f64>,
     /// With `adopt_…` keys: leave a connection that was stepped into when nothing was sent either way for so
     /// long, and all is acknowledged. It goes on from end to end, and is stepped into again when the keys hold

@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Which of a metric's scopes a column shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// That of the focus flow.
+    /// The focus flow's figure.
     Focus,
-    /// That of the focus flow; where it has none, of the one flow that has.
+    /// The focus flow's figure; where it has none, that of the one flow that has.
     FocusOrOnly,
     /// The sum over all flows but the focus flow.
     Others,
-    /// That of the whole run (`of` is empty); the focus flow's where there is none.
+    /// The whole run's figure (`of` is empty); the focus flow's where there is none.
     Run,
     /// The greatest over all links, or relays: the bottleneck's.
     Greatest,

@@ -16,7 +16,7 @@ pub struct HoldUps {
 }
 
 impl HoldUps {
-    /// Those of a scenario; `ends` are the nodes of endpoints, then of UDP sources.
+    /// Hold-ups of a scenario; `ends` are the nodes of endpoints, then of UDP sources.
     pub fn new(scenario: &Scenario, ends: impl Iterator<Item = usize>) -> HoldUps {
         if scenario.nodes.iter().all(|node| node.hold_ups.is_empty()) {
             return HoldUps::default();

@@ -17,7 +17,7 @@ pub struct Pair {
 /// What pairs say.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Proof {
-    /// They themselves.
+    /// The pairs themselves.
     pub pairs: Vec<Pair>,
     /// Mean with the remedy.
     pub with_bps: f64,

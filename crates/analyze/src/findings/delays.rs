@@ -78,7 +78,7 @@ fn grows_with_flight(basis: &Basis) -> bool {
 const SIDE: usize = 4;
 /// By which factor the least RTT changes, and by how much at least, microseconds.
 const CHANGE: (f64, f64) = (1.3, 2000.0);
-/// The same where the time to live changes with it.
+/// [`CHANGE`] where the time to live changes with the RTT.
 const CHANGE_OF_HOPS: (f64, f64) = (1.1, 500.0);
 /// By how much the flight may change meanwhile.
 const SAME_FLIGHT: f64 = 1.15;

@@ -19,7 +19,7 @@ const MOST_MARKS: usize = 256;
 /// Without an IP identification, what repeats a packet sooner than this was not sent again. No timer sends a SYN again
 /// so soon.
 const AT_ONCE_NS: i64 = 1_000_000;
-/// The same while the round trip is not known, and the least of it: recording a packet twice takes microseconds.
+/// [`AT_ONCE_NS`] while the round trip is not known, and its least value: recording a packet twice takes microseconds.
 const AT_ONCE_UNKNOWN_NS: i64 = 100_000;
 const AT_ONCE_LEAST_NS: i64 = 10_000;
 /// Packets of one end by which it is known that all of them come twice, while those of the other end do not.

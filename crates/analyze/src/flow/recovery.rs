@@ -106,7 +106,7 @@ pub struct Episode {
     pub spurious_segments: u64,
     /// Timeouts in it.
     pub timeouts: u32,
-    /// Those of a SYN, or of its answer.
+    /// Timeouts of a SYN, or of its answer.
     #[serde(skip)]
     pub syn_timeouts: u32,
     /// Longest time in which the sender sent nothing.

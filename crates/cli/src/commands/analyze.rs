@@ -26,14 +26,18 @@ use std::path::{Path, PathBuf};
   longfat analyze slow.pcap
       the greatest flows and what is remarkable about them, the costliest first
   longfat analyze slow.pcap --html slow.html
-      one page with zoomable figures, offline: sequence and acknowledgement, flight, RTT, spacing
+      one page with zoomable figures, offline: sequence and acknowledgement,
+      flight, RTT, spacing
   longfat analyze slow.pcap --parquet tables/
-      flows.parquet, series.parquet, episodes.parquet and findings.parquet, for notebooks and SQL
-  longfat analyze run.pcap --expect 'retransmissions < 1%' --expect 'lfp_syndrome == 0'
+      flows.parquet, series.parquet, episodes.parquet and findings.parquet, for
+      notebooks and SQL
+  longfat analyze run.pcap --expect 'retransmissions < 1%' \\
+      --expect 'lfp_syndrome == 0'
       exit code 1 when one of them is missed
   tcpdump -i eth0 -s 96 -w - tcp | longfat analyze -
   longfat analyze sender.pcap --match receiver.pcap
-      what was lost between the two, delay above the least, spacing; clocks need not agree
+      what was lost between the two, delay above the least, spacing; clocks need
+      not agree
   longfat analyze ring.pcapng.* --json | jq '.flows[] | select(.findings != [])'")]
 pub struct Args {
     /// Captures; '-' is standard input.
@@ -56,11 +60,11 @@ pub struct Args {
     /// did.
     #[arg(long = "match", value_name = "FILE", conflicts_with_all = ["html", "parquet", "expect"])]
     matched: Option<PathBuf>,
-    /// Flows that are told of one by one, the greatest by payload; all count in the sums. Each takes up to 20 KB.
+    /// Flows to report one by one, the greatest by payload; the sums hold all flows. Each takes up to 20 KB.
     #[arg(long, value_name = "N", default_value_t = Settings::default().most_flows)]
     most_flows: usize,
-    /// Flows that may be live at once; of more, those longest without a packet are taken for over, which is told. One
-    /// of few packets takes up to 2 KB.
+    /// Flows that may be live at once. Beyond them, those longest without a packet count as ended, and the summary says
+    /// so. A flow of few packets takes up to 2 KB.
     #[arg(long, value_name = "N", default_value_t = Settings::default().live_flows)]
     live_flows: usize,
 }

@@ -30,12 +30,18 @@ use std::{
 /// and how old it is. Confidence is low where few measurement streams pass (losses, pauses) or where they disagree.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat cc exec imtcp -- rsync -a big host: &     an unmodified program that measures
-  longfat avail                                     every connection that measures
-  longfat avail 192.0.2.7                           those to or from an address
-  longfat avail 192.0.2.7:443 --watch               live, until Ctrl-C
-  longfat avail --pid 4711 --json                   those of one process, as JSON
-  longfat avail --metrics 127.0.0.1:9470            for Prometheus, at /metrics, until Ctrl-C")]
+  longfat cc exec imtcp -- rsync -a big host: &
+      an unmodified program that measures
+  longfat avail
+      every connection that measures
+  longfat avail 192.0.2.7
+      those to or from an address
+  longfat avail 192.0.2.7:443 --watch
+      live, until Ctrl-C
+  longfat avail --pid 4711 --json
+      those of one process, as JSON
+  longfat avail --metrics 127.0.0.1:9470
+      for Prometheus, at /metrics, until Ctrl-C")]
 pub struct Args {
     /// Only connections with this end: ADDRESS or ADDRESS:PORT.
     flow: Option<String>,

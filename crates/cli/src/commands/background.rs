@@ -13,16 +13,20 @@ use std::ffi::OsString;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat background -- rsync -a /data/ host:/backup/
-  longfat background -- curl -O https://HOST/big                 what it receives gives way
-  longfat background --cc ledbat -- curl -T big https://HOST/    sends by delay alone (RFC 6817)
-  longfat background --direction receive -- apt upgrade          its uploads are left alone
-  longfat avail --watch                                          what it measures meanwhile")]
+  longfat background -- curl -O https://HOST/big
+      what it receives gives way
+  longfat background --cc ledbat -- curl -T big https://HOST/
+      sends by delay alone (RFC 6817)
+  longfat background --direction receive -- apt upgrade
+      its uploads are left alone
+  longfat avail --watch
+      what it measures meanwhile")]
 pub struct Args {
     /// Another congestion control for what it sends: 'ledbat', 'tcp_lp'.
     #[arg(long, value_name = "NAME", default_value = "lf_imtcp_bg", value_parser = ["imtcp-bg", "imtcp_bg", "lf_imtcp_bg", "ledbat", "lf_ledbat", "tcp-lp", "tcp_lp", "lf_tcp_lp"])]
     cc: String,
-    /// What of it gives way: what it sends, what it receives (needs TCP timestamps, which nearly all hosts have), or
-    /// both.
+    /// Which direction gives way: what it sends, what it receives (needs TCP timestamps, which nearly all hosts have),
+    /// or both.
     #[arg(long, value_name = "WHICH", default_value = "both")]
     direction: Direction,
     /// The program and its arguments.

@@ -21,10 +21,13 @@ use std::{collections::BTreeMap, ffi::OsString, process::Command};
 /// 'unload' take both forms: 'highspeed' and 'lf_highspeed'.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat cc list                              what this kernel has, what can be loaded, who uses it
-  longfat cc load highspeed                    any program may now choose 'lf_highspeed'
+  longfat cc list
+      what this kernel has, what can be loaded, who uses it
+  longfat cc load highspeed
+      any program may now choose 'lf_highspeed'
   longfat cc load highspeed --set max_ssthresh_segments=100
-  longfat cc exec highspeed -- iperf3 -c HOST  one program and its children, unmodified
+  longfat cc exec highspeed -- iperf3 -c HOST
+      one program and its children, unmodified
   longfat cc unload highspeed")]
 pub struct Args {
     #[command(subcommand)]
@@ -55,8 +58,10 @@ struct List {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat cc load highspeed
-  longfat cc load highspeed --set max_ssthresh_segments=100    limited slow start (RFC 3742)
-  sysctl -w net.ipv4.tcp_congestion_control=lf_highspeed       make it the default of this host")]
+  longfat cc load highspeed --set max_ssthresh_segments=100
+      limited slow start (RFC 3742)
+  sysctl -w net.ipv4.tcp_congestion_control=lf_highspeed
+      make it the default of this host")]
 struct Load {
     /// 'highspeed' or 'lf_highspeed'.
     name: String,
@@ -89,8 +94,10 @@ struct Unload {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat cc exec highspeed -- curl -O https://HOST/FILE
-  longfat cc exec lf_reno -- iperf3 -s                  connections it accepts are under it too
-  longfat cc exec cubic -- bash                         everything started from this shell")]
+  longfat cc exec lf_reno -- iperf3 -s
+      connections it accepts are under it too
+  longfat cc exec cubic -- bash
+      everything started from this shell")]
 struct Exec {
     /// A congestion control of the kernel or of longfat.
     name: String,

@@ -107,14 +107,15 @@ struct CleanArgs {
   longfat lab run experiments/smoke.toml -o /tmp/smoke --json
   longfat lab run experiments/conversion.toml --backend sim
   longfat lab run experiments/cc-truth.toml --backend hosts --hosts hosts.toml
-  longfat lab run sweep.toml --backend sim -o runs/sweep --on ray --address head:6379")]
+  longfat lab run sweep.toml --backend sim -o runs/sweep --on ray \\
+      --address head:6379")]
 struct RunArgs {
     #[command(flatten)]
     spec: SpecArgs,
     /// Who carries the runs out.
     #[arg(long, value_enum, default_value_t)]
     backend: BackendArg,
-    /// Which machines are the experiment's hosts (docs/design/lab.md); with '--backend hosts'.
+    /// Which machines are the experiment's hosts (docs/reference/hosts-file.md); with '--backend hosts'.
     #[arg(long, value_name = "FILE", required_if_eq("backend", "hosts"), conflicts_with = "on")]
     hosts: Option<PathBuf>,
     /// Where the result goes [default: runs/NAME-TIME]. Valid runs of the same plans that it holds are not made again.
@@ -147,8 +148,10 @@ struct RunArgs {
 #[command(after_help = "Examples:
   longfat lab list experiments/conversion.toml
   seq $(longfat lab list sweep.toml --count) |
-      xargs -P 8 -n 1 longfat lab run sweep.toml --backend sim -o runs/sweep --only
-  longfat lab run sweep.toml --backend sim -o runs/sweep       # gathers and judges what they made")]
+      xargs -P 8 -n 1 longfat lab run sweep.toml --backend sim -o runs/sweep \\
+          --only
+  longfat lab run sweep.toml --backend sim -o runs/sweep
+      gathers and judges what they made")]
 struct ListArgs {
     #[command(flatten)]
     spec: SpecArgs,
@@ -165,7 +168,8 @@ struct ListArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab check experiments/conversion.toml
-  longfat lab check experiments/conversion.toml --set links.path.delay=50ms --json
+  longfat lab check experiments/conversion.toml --set links.path.delay=50ms \\
+      --json
   longfat lab check experiments/cc-truth.toml --hosts hosts.toml")]
 struct CheckArgs {
     #[command(flatten)]
@@ -268,7 +272,7 @@ struct Read {
     experiment: Experiment,
     /// Every run, in order.
     all: Vec<Plan>,
-    /// Those asked for.
+    /// Runs that were asked for.
     plans: Vec<Plan>,
 }
 

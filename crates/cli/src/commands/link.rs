@@ -35,29 +35,36 @@ use std::{
 
 const RUN_EXAMPLES: &str = "\
 Examples:
-  # On this host: a server. Then, through 1 Gbit/s x 28.4 ms of round trip with a queue of one bandwidth-delay
-  # product, a client; $LONGFAT_HOST is this host as seen through the path:
+  # On this host: a server. Then, through 1 Gbit/s x 28.4 ms of round trip with
+  # a queue of one bandwidth-delay product, a client; $LONGFAT_HOST is this host
+  # as seen through the path:
   iperf3 -s -D
-  longfat link run --rate 1Gbit --delay 14.2ms --queue 3550KB --coalesce 50us -- \\
-      sh -c 'iperf3 -c $LONGFAT_HOST -C cubic'
+  longfat link run --rate 1Gbit --delay 14.2ms --queue 3550KB --coalesce 50us \\
+      -- sh -c 'iperf3 -c $LONGFAT_HOST -C cubic'
 
   # A shell behind a slow, lossy, asymmetric line with CoDel and ECN:
-  longfat link run --rate 20Mbit --backward-rate 2Mbit --delay 30ms --loss 0.001 --aqm codel --ecn
+  longfat link run --rate 20Mbit --backward-rate 2Mbit --delay 30ms \\
+      --loss 0.001 --aqm codel --ecn
 
-  # The path of a file (TOML as in an experiment's [[links]], or JSON), with the queue sampled every millisecond:
-  longfat link run --plan path.toml --samples path.jsonl -- curl -o /dev/null http://100.64.0.1/
+  # The path of a file (TOML as in an experiment's [[links]], or JSON), with the
+  # queue sampled every millisecond:
+  longfat link run --plan path.toml --samples path.jsonl -- \\
+      sh -c 'curl -o /dev/null http://$LONGFAT_HOST/'
 
   # A recorded link (docs/design/link.md):
-  longfat link run --trace train.down --delay 30ms -- iperf3 -R -c 100.64.0.1
+  longfat link run --trace train.down --delay 30ms -- \\
+      sh -c 'iperf3 -R -c $LONGFAT_HOST'
 
-'forward' is from the command to this host. The rate counts IP packets; --overhead 38B counts Ethernet's framing too.
+'forward' is from the command to this host. The rate counts IP packets; --overhead 38B counts Ethernet's framing, too. \
 The exit code is the command's; 3 when this host lacks what is needed.";
 
 const DRIVE_EXAMPLES: &str = "\
-Example, between two interfaces that lead to two hosts (namespaces) and carry no addresses themselves:
-  ip netns exec wire longfat link drive --plan plan.json --a left --b right --samples link.jsonl
+Example, between two interfaces that lead to two hosts (namespaces) and carry \
+no addresses themselves:
+  ip netns exec wire longfat link drive --plan plan.json --a left --b right \\
+      --samples link.jsonl
 
-It prints 'ready' when packets pass, and ends on SIGTERM or SIGINT with a summary. The sending hosts must have TSO and
+It prints 'ready' when packets pass, and ends on SIGTERM or SIGINT with a summary. The sending hosts must have TSO and \
 GSO off ('ethtool -K IFACE tso off gso off gro off'); larger frames are not delivered and make the run invalid.";
 
 /// An emulated path: rate, delay, jitter, loss, a bounded queue with its discipline, changes over time.

@@ -18,9 +18,12 @@ use std::path::{Path, PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat path --rate 1Gbit --rtt 28ms
-  longfat path --rate 10Gbit --rtt 100ms --loss 1e-7      which congestion control still fills it?
-  longfat path --rate 100Mbit --rtt 40ms --queue 64KB     what does a small queue cost?
-  longfat path --rate 1Gbit --rtt 28ms --json | jq -r '.sysctls[] | \"\\(.key)=\\(.value)\"'
+  longfat path --rate 10Gbit --rtt 100ms --loss 1e-7
+      which congestion control still fills it?
+  longfat path --rate 100Mbit --rtt 40ms --queue 64KB
+      what does a small queue cost?
+  longfat path --rate 1Gbit --rtt 28ms --json | jq -r \\
+      '.sysctls[] | \"\\(.key)=\\(.value)\"'
   longfat path --rate 100Mbit --rtt 40ms --write path.toml
   longfat lab run path.toml --backend sim")]
 pub struct Args {

@@ -41,24 +41,27 @@ Examples:
   # As a service, with rules in a file: 'longfat relay run --help' shows one.
   longfat relay run /etc/longfat/relay.toml
 
-  # On the router between a LAN and a long path: every TCP connection that comes in on 'lan' runs HighSpeed TCP on
-  # the long leg. Servers see the clients' own addresses and ports. Ctrl-C removes every rule again.
+  # On the router between a LAN and a long path: every TCP connection that comes
+  # in on 'lan' runs HighSpeed TCP on the long leg. Servers see the clients' own
+  # addresses and ports. Ctrl-C removes every rule again.
   longfat relay --intercept lan --cc-server lf_highspeed
 
   # Only web traffic to one network:
-  longfat relay --intercept lan --match-port 80 --match-port 443 --match-dst 203.0.113.0/24
+  longfat relay --intercept lan --match-port 80 --match-port 443 \\
+      --match-dst 203.0.113.0/24
 
   # Without privileges, as an ordinary proxy for one server:
   longfat relay --listen 0.0.0.0:8080 --to server.example:80 --cc-server cubic
 
-  # No connection's bytes wait longer than about 5 ms in the relay, rather than 20 ms; 'off' leaves its queue alone:
+  # No connection's bytes wait longer than about 5 ms in the relay, rather than
+  # 20 ms; 'off' leaves its queue alone:
   longfat relay --intercept lan --cc-server lf_highspeed --queue-target 5ms
 
   # What it holds and how both legs do, every 10 ms, one JSON object per line:
   longfat relay --intercept lan --samples relay.jsonl
 
-Buffers: the send buffer of the leg on the long path must hold twice its bandwidth-delay product (1 Gbit/s x 28.4 ms:
-7.1 MB of payload, which is the default). What a stalled server makes the relay take from a client is bounded by the
+Buffers: the send buffer of the leg on the long path must hold twice its bandwidth-delay product (1 Gbit/s x 28.4 ms: \
+7.1 MB of payload, which is the default). What a stalled server makes the relay take from a client is bounded by the \
 client leg's buffer and the server leg's.";
 
 /// Split TCP connections and carry them on with another congestion control.
@@ -74,7 +77,7 @@ pub struct Args {
     #[command(subcommand)]
     command: Option<Subcommand>,
 
-    /// Everything that the file says, which is one for 'longfat relay run', instead of the options that say so.
+    /// Take everything from a file as 'longfat relay run' does, instead of from options.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "cc_client", "cc_server", "buffer_client", "buffer_server", "pacing_server", "notsent_lowat", "queue_target",
         "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "release_after", "control", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
@@ -149,13 +152,15 @@ pub struct Args {
     /// (1MB), or after such a time (500ms); with other --adopt options, when all of them hold.
     #[arg(long, value_name = "SIZE|TIME", requires = "intercept", help_heading = "Stepping in")]
     adopt_after: Option<AfterSpec>,
-    /// Likewise: when both ends together send so fast, or faster, for as many bytes as that gives in a second.
+    /// Step in when both ends together send so fast, or faster, for as many bytes as that gives in a second.
+    /// Conditions as with --adopt-after.
     #[arg(long, value_name = "RATE", requires = "intercept", help_heading = "Stepping in")]
     adopt_rate: Option<Rate>,
-    /// Likewise: when the least round trip to the farther end is so long, or longer.
+    /// Step in when the least round trip to the farther end is so long, or longer. Conditions as with --adopt-after.
     #[arg(long, value_name = "TIME", requires = "intercept", help_heading = "Stepping in")]
     adopt_rtt: Option<Nanos>,
-    /// Likewise: when such a share of the bytes, like 0.01, came out of order or again; of 100 KB at least.
+    /// Step in when such a share of the bytes, like 0.01, came out of order or again; of 100 KB at least. Conditions as
+    /// with --adopt-after.
     #[arg(long, value_name = "SHARE", requires = "intercept", help_heading = "Stepping in")]
     adopt_losses: Option<f64>,
     /// Leave a connection that was stepped into when nothing was sent either way for so long; it goes on from

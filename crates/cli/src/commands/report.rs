@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
       two results in one page, side by side
   longfat report runs/conversion-20250131T120000Z --svg figures
       also every figure as an SVG file, for a paper or a slide
-  longfat report runs/conversion-20250131T120000Z --json | jq '.[0].cases[].columns[0].median'
+  longfat report runs/conversion-20250131T120000Z --json | jq \\
+      '.[0].cases[].columns[0].median'
       the medians alone, in base units")]
 pub struct Args {
     /// Result or run directories.

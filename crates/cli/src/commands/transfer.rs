@@ -70,13 +70,19 @@ struct KeyArgs {
 /// once connections are accepted.
 #[derive(ClapArgs)]
 #[command(after_help = "Examples:
-  longfat transfer serve                                every address, port 5201
-  longfat transfer serve --listen [::1]:0 --once        a free port, one transfer
+  longfat transfer serve
+      every address, port 5201
+  longfat transfer serve --listen [::1]:0 --once
+      a free port, one transfer
   longfat transfer serve --listen 10.0.0.2 --samples receiver.jsonl
-  longfat transfer serve --max-udp-rate 100Mbit --max-duration 1min --peer-share 10
-  longfat transfer serve --data-ports 5300-5399         where datagrams come to, for a firewall
-  longfat transfer serve --key transfer.key             only for who has the key ('longfat transfer key')
-  longfat transfer serve --trusted                      hosts of one's own: no limits")]
+  longfat transfer serve --max-udp-rate 100Mbit --max-duration 1min \\
+      --peer-share 10
+  longfat transfer serve --data-ports 5300-5399
+      where datagrams come to, for a firewall
+  longfat transfer serve --key transfer.key
+      only for who has the key ('longfat transfer key')
+  longfat transfer serve --trusted
+      hosts of one's own: no limits")]
 struct ServeArgs {
     /// Address, port, or both; without a port 5201, port 0 takes a free one.
     #[arg(long, default_value = "[::]:5201", value_name = "[ADDR:]PORT", value_parser = address::listen)]
@@ -177,21 +183,22 @@ impl LimitArgs {
 #[command(after_help = "Examples:
   longfat transfer send 10.0.0.2 --cc cubic --duration 20s
   longfat transfer send host --streams 4 --bytes 5GB --sndbuf 8MiB --rcvbuf 8MiB
-  longfat transfer send host --cc lf_highspeed --echo-every 1MB --samples run.jsonl
+  longfat transfer send host --cc lf_highspeed --echo-every 1MB \\
+      --samples run.jsonl
   longfat transfer send host:5202 --reverse --json
   longfat transfer send host --udp --rate 300Mbit --arrivals poisson --seed 7
-  longfat transfer send host --json | jq .plan > plan.json; longfat transfer send host --plan plan.json
+  longfat transfer send host --json | jq .plan > plan.json
+  longfat transfer send host --plan plan.json
 
-Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving
-program sends back on the same connection; the latency is from handing it to the socket to reading
-its echo, so it holds the send buffer, the path, every relay in between, the receiver's buffer and
+Echo latency: every --echo-every bytes of the stream stands a timestamp which the receiving \
+program sends back on the same connection; the latency is from handing it to the socket to reading \
+its echo, so it holds the send buffer, the path, every relay in between, the receiver's buffer and \
 the way back.")]
 struct SendArgs {
     /// The server; its port is 5201 where none is given.
     #[arg(value_name = "HOST[:PORT]", value_parser = address::server)]
     to: String,
-    /// What to carry out, as JSON from this file instead of the options that say so: every key of 'plan' in what --json
-    /// prints.
+    /// Take the whole plan from this JSON file instead of from options: the key 'plan' of what --json prints.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "AmountArgs", "SocketArgs", "UdpArgs", "reverse", "stagger", "drain", "timeout", "echo_every", "sample_every",
         "receiver_interval",
@@ -312,7 +319,7 @@ struct UdpArgs {
     /// and silences (onoff), or with heavy-tailed gaps (pareto, shape 1.5).
     #[arg(long, requires = "udp", value_enum, default_value = "constant", value_name = "LAW")]
     arrivals: ArrivalsArg,
-    /// Seed of what is random in that.
+    /// Seed of random arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// UDP payload.

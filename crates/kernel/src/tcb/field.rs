@@ -138,7 +138,7 @@ fields! {
     "delivery" ["rate", "delivery_rate"] "delivery_rate_bps" RateBps "latest delivery rate"
         |c| info(c, |i| i.delivery_rate_bytes_per_s.saturating_mul(8));
     "pacing" ["pacing_rate"] "pacing_rate_bps" RateBps "pacing rate; absent when not limited" |c| maybe(c, TcpInfo::pacing_rate_bps);
-    "avail" ["available"] "avail_bps" RateBps "available bandwidth, where the connection measures it (lf_imtcp, lf_imtcp_bg; root)"
+    "avail" ["available"] "avail_bps" RateBps "available bandwidth, where it is measured (lf_imtcp*; root)"
         |c| measured(c, |m| u64::from(m.found.avail_kbps) * 1000);
     "avail_confidence" [] "avail_confidence_permille" Count "how far to trust it, in thousandths"
         |c| measured(c, |m| m.found.confidence_permille.min(1000).into());
@@ -147,7 +147,7 @@ fields! {
     "rcvwnd" ["rcv_wnd"] "own_window_bytes" Bytes "window this end offers" |c| info(c, |i| i.rcv_wnd_bytes.into());
     "limit" ["limited"] "limit" Limit "what limits it now: idle, app, cwnd, rwnd, sndbuf, pacing"
         |c| limit_of(c).map_or(Value::Absent, |limit| text(limit.name()));
-    "cause" ["why"] "cause" Text "why it does not send faster, as 'longfat why' names it: from one look, or from two"
+    "cause" ["why"] "cause" Text "why it sends no faster, in the words of 'longfat why'"
         |c| c.cause.map_or(Value::Absent, text);
     "unsent" ["notsent"] "unsent_bytes" Bytes "written, never sent" |c| info(c, |i| i.notsent_bytes.into());
     "sendq" ["send_queue"] "send_queue_bytes" Bytes "written, not acknowledged" |c| Value::Number(c.send_queue_bytes.into());

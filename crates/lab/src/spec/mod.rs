@@ -135,7 +135,7 @@ pub struct Case {
     pub axes: Vec<AxisPoint>,
     /// What a reader sees.
     pub title: String,
-    /// The same figures as published elsewhere.
+    /// This case's figures as published elsewhere.
     pub published: Vec<PublishedSpec>,
     /// Everything, with the overlay applied.
     pub setting: Setting,

@@ -67,7 +67,7 @@ struct CaseFile {
     title: Option<String>,
     /// Dotted keys and their values.
     set: Option<Map<String, Value>>,
-    /// The same figures as published elsewhere.
+    /// This case's figures as published elsewhere.
     published: Option<Vec<PublishedSpec>>,
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct Table {
     limit: usize,
     fail: Fail,
     next_number: u64,
-    /// Those whose clients have gone missing and nobody has asked for yet.
+    /// Handshakes whose clients have gone missing and nobody has asked for yet.
     missing: Vec<(Pair, u64)>,
 }
 

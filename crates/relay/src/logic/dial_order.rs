@@ -58,7 +58,7 @@ impl<P: Copy + Eq + Hash, T: Copy + Eq> DialOrder<P, T> {
         if is_last { self.advance(pair, now) } else { Vec::new() }
     }
 
-    /// Those who have waited long enough.
+    /// Dials that have waited long enough.
     pub fn due(&mut self, now: Instant) -> Vec<T> {
         let mut due = Vec::new();
         while let Some((until, pair, token)) = self.deadlines.front().copied()

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 /// How long connections pass whose answers do not come back by this host.
 pub(crate) const ONE_WAY_SECONDS: u32 = 300;
 
-/// Whose they are.
+/// A pair of hosts, or a port of one, whose connections pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct OneWay {
     client: IpAddr,
@@ -21,7 +21,7 @@ impl OneWay {
         OneWay { client: client.ip().to_canonical(), server: server.ip().to_canonical(), port: None }
     }
 
-    /// Those to one port of the server: it is silent, which anybody can find out in another's name.
+    /// Connections to one port of the server: it is silent, which anybody can find out in another's name.
     pub fn of_port(pair: Pair) -> OneWay {
         OneWay { port: Some(pair.1.port()), ..OneWay::of_hosts(pair) }
     }

@@ -16,7 +16,7 @@ pub(crate) mod flag {
     pub const URG: u8 = 0x20;
     pub const ECE: u8 = 0x40;
     pub const CWR: u8 = 0x80;
-    /// Those that tell what a segment is for.
+    /// Flags that tell what a segment is for.
     pub const KIND: u8 = FIN | SYN | RST | ACK;
 }
 /// What an ICMPv6 error may quote within the smallest MTU (RFC 4443 section 2.4); a SYN is far shorter.

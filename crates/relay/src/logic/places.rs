@@ -78,7 +78,7 @@ impl Places {
         (client_bytes / of_client.max(1) as u64).min(network_bytes / of_network.max(1) as u64)
     }
 
-    /// Those who have their share now.
+    /// Clients that have their share now.
     pub fn sated(&mut self, all: usize, limits: &LimitsPlan) -> BTreeSet<IpAddr> {
         let sated = std::mem::take(&mut self.sated);
         self.sated = sated.into_iter().filter(|client| !self.has_room(*client, all, limits)).collect();

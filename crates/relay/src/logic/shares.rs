@@ -26,9 +26,9 @@ impl Shares {
         address < all.saturating_sub(self.taken) && self.has_room_within(client, all, (None, None))
     }
 
-    /// The same where somebody has said how many an address, or a network, may have, and where nobody else has any: a
-    /// network could take three quarters by other addresses, so that one address may, too, and nobody who comes later
-    /// finds less.
+    /// [`Shares::has_room`] where somebody has said how many an address, or a network, may have, and where nobody else
+    /// has any. A network could take three quarters by other addresses, so one address may, too, and nobody who comes
+    /// later finds less.
     pub fn has_room_within(
         &self,
         client: IpAddr,

@@ -49,7 +49,7 @@ impl Channel {
     /// The side that was connected to.
     ///
     /// # Errors
-    /// Likewise.
+    /// The other side has another key, or was not heard within `patience`.
     pub fn answer(stream: TcpStream, key: &[u8; KEY_BYTES], patience: Duration) -> io::Result<Channel> {
         let mut noise = builder(key)?.build_responder().map_err(broken)?;
         let deadline = Instant::now() + patience;

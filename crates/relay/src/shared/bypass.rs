@@ -52,7 +52,7 @@ impl<'a> Bypass<'a> {
         });
     }
 
-    /// Those noted since this was last asked.
+    /// Pairs noted since this was last asked.
     pub fn take(&self) -> Vec<OneWay> {
         std::mem::take(&mut *self.noted.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -56,29 +56,30 @@ impl fmt::Display for TargetSpec {
     }
 }
 
-/// `queue = { … }`. What is left out is as [`QueuePlan`] has it.
+/// How long bytes may wait in the relay, and what keeps the wait short: `queue = { … }`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema), schemars(rename = "RelayQueueSpec"))]
 pub struct QueueSpec {
-    /// Delay that bytes may wait in the relay; `off` leaves the queue alone.
+    /// How long bytes may wait in the relay, 1 ms to 10 s; 20 ms when absent. `off` leaves the queue alone.
     pub target: Option<TargetSpec>,
     /// A leg is left alone while it is so fast that full buffers would go out within so many targets: 1 where a target
     /// is written, else 4.
     pub tolerance: Option<u32>,
-    /// What decides which packets are marked beside the window: `none`, `pi`, `red`, `fixed` or `every`.
+    /// What decides which packets are marked beside the window: `none` (when absent), `pi`, `red`, `fixed`
+    /// or `every`.
     #[cfg_attr(feature = "json-schema", schemars(with = "Option<String>"))]
     pub controller: Option<Kind>,
-    /// Whether the advertised window is the steady limit.
+    /// Whether the advertised window is the steady limit; true when absent.
     pub window: Option<bool>,
-    /// Inbound round trips without a mark after a mark.
+    /// Inbound round trips without a mark after a mark; 4 when absent (`every`: 0).
     pub hold_off: Option<u32>,
-    /// Backlog allowed (fixed, red), in windows of the outbound leg.
+    /// Backlog allowed (fixed, red), in windows of the outbound leg; 2.5 when absent.
     pub allowed_windows: Option<f64>,
     /// Backlog allowed (fixed, red): the greater of both holds. Bytes received per mark (every).
     pub allowed: Option<Size>,
-    /// How far below it marking begins (red).
+    /// How far below the allowed backlog marking begins (red); 1 MiB when absent.
     pub red: Option<Size>,
-    /// Packets of senders without ECN are dropped where they would be marked.
+    /// Whether packets of senders without ECN are dropped where they would be marked; false when absent.
     pub drop: Option<bool>,
 }
 

@@ -78,7 +78,7 @@ impl Watch<'_> {
         self.carries(nearly_all).then(|| inferred(Cause::PathFull, evidence()))
     }
 
-    /// The same of what arrives.
+    /// Whether what arrives nearly fills the known rate.
     pub(super) fn of_known_rate_received(&self) -> Option<Why> {
         let (known, nearly_all) = self.nearly_all()?;
         let evidence = || format!("it carries {} of {known}", rate(self.figures.rate_bps));

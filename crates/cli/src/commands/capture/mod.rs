@@ -24,19 +24,20 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 /// Write the headers of an interface's packets, both directions, into pcapng or Parquet files.
 ///
-/// Headers only: payload is never kept unless asked for. Times are nanoseconds, taken where packets
-/// enter and leave the interface's tc hooks. What found no room is counted, told and written into
-/// the file. Which packets is said by a filter: conditions joined by 'and', 'or', 'not' and
-/// parentheses.
+/// Headers only: payload is kept only if asked for. Times are nanoseconds, taken
+/// where packets enter and leave the interface's tc hooks. Packets that found no
+/// room are counted; summary and file say how many. A filter chooses packets:
+/// conditions joined by 'and', 'or', 'not' and parentheses, like
 ///
 ///   host 10.0.0.0/8 and tcp and not port 22
-///   src, dst, host `ADDRESS[/LENGTH][:PORTS]`; sport, dport, port 80, 8000-8999 or < 1024
-///   tcp, udp, sctp, icmp, proto 89; ipv4, ipv6, arp; syn, fin, rst; vlan, vlan 5; gre, ipip
-///   in, out
 ///
-/// VLAN tags, GRE and IP in IP are seen through: addresses are looked for in the outermost and in the
-/// innermost IP header, ports in the innermost. Ends at Ctrl-C, SIGTERM or a limit; however it ends,
-/// nothing stays attached.
+///   src, dst, host `ADDRESS[/LENGTH][:PORTS]`; sport, dport, port 80, 8000-8999
+///   or < 1024; tcp, udp, sctp, icmp, proto 89; ipv4, ipv6, arp; syn, fin, rst
+///   vlan, vlan 5; gre, ipip; in, out
+///
+/// VLAN tags, GRE and IP in IP are seen through: addresses are looked for in the
+/// outermost and in the innermost IP header, ports in the innermost. Ends at
+/// Ctrl-C, SIGTERM or a limit; however it ends, nothing stays attached.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "Examples:
@@ -44,8 +45,10 @@ use std::{fmt, path::PathBuf, time::Duration};
   longfat capture -i eth0 -o ring.pcapng --file-size 100MB --files 10
       ring.pcapng.00001 and so on, the newest ten
   longfat capture -i eth0 -o - --duration 10s tcp | longfat analyze -
-  longfat capture -i eth0 -o slow.parquet tcp             what the headers say, in columns
-  longfat capture -i eth0 -o cost.pcapng --observer-cost  what capturing cost the traffic
+  longfat capture -i eth0 -o slow.parquet tcp
+      what the headers say, in columns
+  longfat capture -i eth0 -o cost.pcapng --observer-cost
+      what capturing cost the traffic
 
 Exit code 1 when packets were lost: give a greater --buffer, or a filter.")]
 pub struct Args {

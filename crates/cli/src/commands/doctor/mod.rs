@@ -28,12 +28,18 @@ use std::{collections::BTreeSet, path::PathBuf};
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   sudo longfat doctor
-  longfat doctor transfer simulate             these two alone: for a script, by the exit code
-  longfat doctor --rate 10Gbit --rtt 90ms      this host's settings, for a path it is to have
-  longfat doctor --tuning                      the same, for the longest path that a living connection has
-  longfat doctor --save before.json            keep all settings that are looked at
-  longfat doctor --diff before.json            what is otherwise now
-  sudo longfat doctor --restore before.json    put them back
+  longfat doctor transfer simulate
+      these two alone: for a script, by the exit code
+  longfat doctor --rate 10Gbit --rtt 90ms
+      this host's settings, for a path it is to have
+  longfat doctor --tuning
+      the same, for the longest path that a living connection has
+  longfat doctor --save before.json
+      keep all settings that are looked at
+  longfat doctor --diff before.json
+      which of them differ now
+  sudo longfat doctor --restore before.json
+      put them back
   longfat doctor --json | jq -r '.features[] | select(.works | not) | .name'")]
 pub struct Args {
     /// Features by name [default: all].
@@ -52,10 +58,10 @@ pub struct Args {
     /// Keep every setting that is looked at in a file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "tuning", "diff", "restore", "json"])]
     save: Option<PathBuf>,
-    /// What is otherwise than it was kept; exit code 1 where something is.
+    /// Every setting that differs from a file of --save; exit code 1 when one does.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "tuning", "restore"])]
     diff: Option<PathBuf>,
-    /// Put back what is otherwise (root).
+    /// Put back every setting that differs from the file (root).
     #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "tuning", "json"])]
     restore: Option<PathBuf>,
     /// One JSON object instead of text.
@@ -85,7 +91,7 @@ pub fn run(args: &Args) -> Outcome {
     if missing.is_empty() { Ok(()) } else { Err(Failure::Lacking(missing.len())) }
 }
 
-/// Those named, in the table's order; all where none is.
+/// Features that were named, in the table's order; all where none was.
 fn chosen(features: Vec<Feature>, names: &[String]) -> anyhow::Result<Vec<Feature>> {
     let known = |name: &&String| features.iter().any(|feature| feature.name == **name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {

@@ -46,7 +46,7 @@ pub struct CompareArgs {
     /// Also a page with every figure, every parameter that differs, and the runs' charts side by side.
     #[arg(short, long, value_name = "FILE.html")]
     output: Option<PathBuf>,
-    /// A figure shown may differ by so much; more is exit code 1.
+    /// End with exit code 1 when a figure that is shown differs by more.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     within: Option<f64>,
     /// The comparison as JSON on standard output.

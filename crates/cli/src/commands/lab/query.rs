@@ -33,8 +33,10 @@ const NO_DUCKDB: i32 = 3;
 #[command(after_help = "Examples:
   longfat lab query \"select rate, rtt, avg(goodput_bps) from results
       where of = 'measured' and stream is null group by all\" runs/sweep
-  longfat lab query \"select result, cell, status from results\"      # every result below runs/
-  longfat lab query --csv \"select run, max(cwnd_segments) from tcp group by run\" runs/sweep")]
+  longfat lab query \"select result, cell, status from results\"
+      every result below runs/
+  longfat lab query --csv \\
+      \"select run, max(cwnd_segments) from tcp group by run\" runs/sweep")]
 pub struct QueryArgs {
     /// The query.
     #[arg(value_name = "SQL")]

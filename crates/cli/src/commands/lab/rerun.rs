@@ -19,8 +19,8 @@ use std::{
     sync::atomic::AtomicBool,
 };
 
-/// Make a run, or every run of a result, again: from 'plan.json' and 'manifest.json' alone, in the world it was made
-/// in.
+/// Make a run, or every run of a result, again: from 'plan.json' and 'manifest.json' alone, where it was made
+/// (simulator, namespaces or hosts).
 ///
 /// In the simulator the same plan gives the same tables, bit for bit: what comes out otherwise is named, down to the
 /// row and column, and is exit code 1. The tables of the old run are not needed for that, only to say which rows

@@ -20,7 +20,8 @@ use std::{
   longfat link import uplink.json -o uplink.csv
   ping -D -i 0.2 -c 300 server > ping.txt
   longfat link import ping.txt -o ping.csv
-  longfat link run --trace ping.csv --rate 20Mbit -- curl -o /dev/null http://100.64.0.1/
+  longfat link run --trace ping.csv --rate 20Mbit -- \\
+      sh -c 'curl -o /dev/null http://$LONGFAT_HOST/'
 
 A link of an experiment follows it by 'trace = \"uplink.csv\"' (docs/design/link.md).")]
 pub struct ImportArgs {

@@ -22,7 +22,8 @@ use std::{
 
 const EXAMPLES: &str = "\
 Examples:
-  # On the mobile router, whose nodes are on lan0. Which of these links is in use is told by the default route:
+  # On the mobile router, whose nodes are on lan0. Which of these links is in
+  # use is told by the default route:
   cat > links.toml <<'.'
   [wifi]
   interface = \"wlan0\"
@@ -35,13 +36,16 @@ Examples:
   loss = 0.01
   queue = \"60KB\"
   .
-  longfat mobility announce --router bus-7 --key mobility.key --interface lan0 --links links.toml
+  longfat mobility announce --router bus-7 --key mobility.key \\
+      --interface lan0 --links links.toml
 
-  # The link says that it has become slower (a script of the modem, of the network manager):
+  # The link says that it has become slower (a script of the modem, of the
+  # network manager):
   longfat mobility tell wifi --rate 5.5Mbit
 
   # An emulated link: what 'longfat link drive' does is announced as it happens
-  longfat mobility announce --router r --key mobility.key --interface lan0 --model path.toml";
+  longfat mobility announce --router r --key mobility.key --interface lan0 \\
+      --model path.toml";
 
 /// On a mobile router: tell the nodes behind it which link it uses now, and what that link can do.
 ///
@@ -102,7 +106,8 @@ pub struct Args {
 #[command(after_help = "Examples:
   longfat mobility tell phs
   longfat mobility tell wifi --rate 5.5Mbit
-  longfat mobility tell satellite --up 4Mbit --down 20Mbit --delay 300ms --loss 0.001")]
+  longfat mobility tell satellite --up 4Mbit --down 20Mbit --delay 300ms \\
+      --loss 0.001")]
 pub struct Tell {
     /// The link.
     link: Name,

@@ -35,12 +35,16 @@ use std::{
 const EXAMPLES: &str = "\
 Examples:
   # On a node behind the mobile router:
-  sudo longfat mobility follow --key mobility.key --audit /var/log/longfat-mobility.jsonl
+  sudo longfat mobility follow --key mobility.key \\
+      --audit /var/log/longfat-mobility.jsonl
 
-  # BBR on the satellite, each connection's own congestion control elsewhere; routes are left as they are:
-  sudo longfat mobility follow --key mobility.key --cc satellite=bbr --rto-min 0ms
+  # BBR on the satellite, each connection's own congestion control elsewhere;
+  # routes are left as they are:
+  sudo longfat mobility follow --key mobility.key --cc satellite=bbr \\
+      --rto-min 0ms
 
-  # On a server far away that sends to nodes behind the router ('announce --to' tells it):
+  # On a server far away that sends to nodes behind the router ('announce --to'
+  # tells it):
   sudo longfat mobility follow --key mobility.key --peers bus-7=10.7.0.0/16
 
   longfat mobility status";
@@ -102,7 +106,7 @@ pub struct Args {
     /// Control socket of the follower, in place of that of --name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// What outlives this process, in place of the file of --name.
+    /// File of the state that outlives this process, in place of that of --name.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
     /// Started by root: the user it becomes when it hears; 'root' to stay [default: longfat, or else nobody]. A small
@@ -119,10 +123,10 @@ pub struct Clean {
     /// Name of the process that was killed.
     #[arg(long, default_value = "follow", value_parser = super::process_name)]
     name: String,
-    /// Control socket of the follower, where it had another than that of its name.
+    /// Control socket of the follower, in place of that of --name.
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// What outlived it, where that was another file than that of its name.
+    /// File of the follower's state, in place of that of --name.
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
     /// What was put back as JSON on standard output.

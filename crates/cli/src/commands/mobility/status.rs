@@ -11,7 +11,8 @@ use std::{fmt::Write as _, path::PathBuf};
 #[command(after_help = "Examples:
   longfat mobility status
   longfat mobility status --name announce --json
-  longfat mobility status --metrics > /var/lib/node_exporter/longfat_mobility.prom")]
+  longfat mobility status --metrics > \\
+      /var/lib/node_exporter/longfat_mobility.prom")]
 pub struct Args {
     /// Name of the process.
     #[arg(long, default_value = "follow", value_parser = super::process_name)]

@@ -20,8 +20,10 @@ use std::path::PathBuf;
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay check relay.toml
-  longfat relay check --json relay.toml    every value resolved
-  longfat relay check --load relay.toml    load its 'lf_…', for a relay without the right to")]
+  longfat relay check --json relay.toml
+      every value resolved
+  longfat relay check --load relay.toml
+      load its 'lf_…' congestion controls, for a relay that may not do so")]
 pub struct Check {
     /// The relay's file.
     file: PathBuf,

@@ -23,10 +23,13 @@ use std::{
 
 const EXAMPLES: &str = "\
 Examples:
-  longfat relay check /etc/longfat/relay.toml       what the file says, and the nft and ip rules it comes to
+  longfat relay check /etc/longfat/relay.toml
+      what the file says, and the nft and ip rules it comes to
   longfat relay run /etc/longfat/relay.toml
-  kill -HUP PID                                     read the file again; living connections keep what they have
-  kill -TERM PID                                    new connections pass, living ones have the drain time; twice: at once
+  kill -HUP PID
+      read the file again; living connections keep what they have
+  kill -TERM PID
+      new connections pass, living ones have the drain time; twice: at once
 
 A file:
   drain = \"30s\"
@@ -48,7 +51,7 @@ A file:
   destination = [\"203.0.113.0/24\", \"2001:db8::/32\"]
   idle = \"1h\"
 
-docs/design/relay.md explains every key.";
+docs/reference/relay-file.md explains every key.";
 
 /// Run a relay as its file says, as a service.
 ///
@@ -66,10 +69,11 @@ pub struct Args {
 
 const UPGRADE_EXAMPLES: &str = "\
 Examples:
-  longfat relay upgrade /etc/longfat/relay.toml     this program instead of the one that runs
+  longfat relay upgrade /etc/longfat/relay.toml
+      this program instead of the one that runs
 
-Under systemd 'systemctl reload' does it with contrib/systemd/longfat-relay-upgrade.conf. What the new file says counts for new
-connections; those that live go by their rules' names. The number of workers, mark and table stay.";
+Under systemd 'systemctl reload' does it with contrib/systemd/longfat-relay-upgrade.conf. What the new file says counts for new \
+connections; living ones go by their rules' names. The number of workers, mark and table stay.";
 
 /// Take over from the relay of the same name that runs, with its connections, and go on as 'longfat relay run'.
 ///
@@ -130,7 +134,7 @@ fn say_ready() {
 enum Way {
     Anew,
     Upgrade,
-    /// The same, started by a process that waits for a word.
+    /// An upgrade, started by a process that waits for a word.
     Background,
 }
 

@@ -23,7 +23,8 @@ const BEGINNING: Duration = Duration::from_secs(5);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay keep relay &
-  longfat relay run /etc/longfat/relay.toml     with 'keep = true' in the file: 'kill -9' it, and start it again")]
+  longfat relay run /etc/longfat/relay.toml
+      with 'keep = true' in the file: 'kill -9' it, and start it again")]
 pub struct Args {
     /// The relay's name.
     #[arg(default_value = "relay")]

@@ -30,7 +30,8 @@ const SAY: Duration = Duration::from_secs(1);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat relay move --to 192.0.2.2:5202 --key /etc/longfat/move.key
-  longfat relay move --to 192.0.2.2:5202 --key /etc/longfat/move.key --within 2m --json
+  longfat relay move --to 192.0.2.2:5202 --key /etc/longfat/move.key \\
+      --within 2m --json
 
 Exit code 0: all that lived went there; 1: some stayed, or were reset; 2: nothing could be moved, or not to the end.")]
 pub struct Args {

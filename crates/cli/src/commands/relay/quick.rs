@@ -67,7 +67,7 @@ pub fn plan(args: &Args) -> anyhow::Result<RelayPlan> {
     Ok(plan)
 }
 
-/// The same, answering 'longfat relay status' where the user may.
+/// The plan with a control socket, on which 'longfat relay status' is answered, where the user may make it.
 pub fn with_control(mut plan: RelayPlan) -> RelayPlan {
     let own = || ControlPlan::own_default(&plan.name);
     plan.control = plan.control.clone().or_else(|| own().map(|socket| ControlPlan { socket, group: None }));

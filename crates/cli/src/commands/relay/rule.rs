@@ -11,7 +11,8 @@ use longfat_relay::control;
 /// is upgraded. Root and the relay's own user may change them.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat relay rule add far 'destination = \"203.0.113.0/24\", server = { cc = \"bbr\" }'
+  longfat relay rule add far \\
+      'destination = \"203.0.113.0/24\", server = { cc = \"bbr\" }'
   longfat relay rule add ssh 'port = 22, action = \"pass\"'
   longfat relay rule remove far
   longfat relay status --top 0                      which were added")]
@@ -30,11 +31,11 @@ struct Printed {
 
 #[derive(clap::Subcommand)]
 enum Change {
-    /// Add a rule before those there are.
+    /// Add a rule before all others.
     Add {
-        /// Its name: 1 to 32 letters, digits, '-', '_' or '.'.
+        /// The rule's name: 1 to 32 letters, digits, '-', '_' or '.'.
         rule: String,
-        /// Its keys, as a rule of the relay's file has them, with commas between them.
+        /// The rule's keys as in the relay's file, separated by commas.
         keys: String,
         #[command(flatten)]
         which: Which,
@@ -43,7 +44,7 @@ enum Change {
     },
     /// Remove a rule that was added.
     Remove {
-        /// Its name.
+        /// The rule's name.
         rule: String,
         #[command(flatten)]
         which: Which,

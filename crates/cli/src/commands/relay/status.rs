@@ -30,7 +30,8 @@ use std::{
 #[command(after_help = "Examples:
   longfat relay status
   longfat relay status --watch --top 10
-  longfat relay status --json | jq '.connections[] | select(.to_server.backlog_bytes > 1e6)'")]
+  longfat relay status --json | jq \\
+      '.connections[] | select(.to_server.backlog_bytes > 1e6)'")]
 pub struct Args {
     #[command(flatten)]
     which: Which,

@@ -37,12 +37,16 @@ pub struct Args {
 
 fn after_help() -> &'static str {
     "Examples:
-  longfat tcb list                                         every connection of this namespace
+  longfat tcb list
+      every connection of this namespace
   longfat tcb list 'dst 10.0.0.0/8 and cc cubic and rtt > 50ms'
-  longfat tcb list --sort -retrans 'retrans > 0'           who retransmits most
-  longfat tcb list --over 500ms 'limit rwnd'               whom the receiver holds back
+  longfat tcb list --sort -retrans 'retrans > 0'
+      who retransmits most
+  longfat tcb list --over 500ms 'limit rwnd'
+      whom the receiver holds back
   longfat tcb list --netns all --columns netns,dst,cc,cwnd,process
-  longfat tcb list 'cc lf_imtcp*' --columns dst,process,cwnd,avail,avail_confidence,avail_age
+  longfat tcb list 'cc lf_imtcp*' \\
+      --columns dst,process,cwnd,avail,avail_confidence,avail_age
   longfat tcb list --json | jq '.[] | select(.cwnd_segments > 1000)'"
 }
 

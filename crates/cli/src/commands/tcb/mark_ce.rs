@@ -28,7 +28,8 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat tcb mark-ce sport 5201 --every 64KiB               until Ctrl-C
-  longfat tcb mark-ce 'src 10.0.0.1 and dport 40222' --every 32KiB --duration 10s --json
+  longfat tcb mark-ce 'src 10.0.0.1 and dport 40222' --every 32KiB \\
+      --duration 10s --json
   ip netns exec relay longfat tcb mark-ce sport 80 --every 1MiB
 
 Exits with 0 when packets were marked, 1 when none could be: no ECN, or nothing was sent.")]

@@ -13,14 +13,17 @@ use longfat_kernel::tcb::{Filter, Query, Scope};
 
 /// Live control blocks of TCP connections: see them, trace them, set them.
 ///
-/// Connections are chosen by a filter: conditions joined by 'and', 'or', 'not' and parentheses.
+/// Connections are chosen by a filter: conditions joined by 'and', 'or', 'not'
+/// and parentheses, like
 ///
 ///   dst 10.0.0.0/8 and cc cubic and rtt > 50ms
-///   src, dst, host `ADDRESS[/LENGTH][:PORTS]`; sport, dport, port 80 or 8000-8999; ipv4; ipv6
-///   state estab; cc cub*; process curl; pid 123; netns NAME; limit cwnd; ca recovery
-///   cwnd, ssthresh, flight, lost, retrans (segments); rtt, rttvar, minrtt, rto (50ms);
-///   delivery, pacing (10Mbit); rwnd, rcvwnd, unsent, sendq, recvq, acked (64KiB)
-///   with =, !=, <, <=, >, >=
+///
+///   src, dst, host `ADDRESS[/LENGTH][:PORTS]`; sport, dport, port 80, 8000-8999
+///   ipv4; ipv6; state estab; cc cub*; process curl; pid 123; netns NAME
+///   limit cwnd; ca recovery; and figures with =, !=, <, <=, >, >=:
+///   cwnd, ssthresh, flight, lost, retrans (segments); rtt, rttvar, minrtt, rto
+///   (50ms); delivery, pacing (10Mbit); rwnd, rcvwnd, unsent, sendq, recvq,
+///   acked (64KiB)
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {

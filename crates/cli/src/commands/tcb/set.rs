@@ -32,14 +32,16 @@ use std::{
 /// kernel's cubic and bbr then go on under the names 'lfkeep_cubic' and 'lfkeep_bbr', which are the same code.
 #[derive(clap::Args)]
 #[command(after_help = "What can be set:
-  cwnd=N, ssthresh=N|unlimited      segments; the windows of an established connection
-  clamp=N|unlimited                 what cwnd may not exceed
-  rto-min=20ms (1ms to 200ms), rto-max=10s (1s to 120s)
-  cc=NAME                           another congestion control, beginning with its own state
+  cwnd=N, ssthresh=N|unlimited  windows, in segments
+  clamp=N|unlimited             what cwnd may not exceed
+  rto-min=20ms, rto-max=10s     bounds of the timeout: 1ms to 200ms, 1s to 120s
+  cc=NAME                       another congestion control, with a fresh state
 
 Examples:
-  longfat tcb set dst 10.0.0.0/8 cwnd=200 ssthresh=200           what would change
-  longfat tcb set dst 10.0.0.0/8 cwnd=200 ssthresh=200 --yes --audit /var/log/longfat-tcb.log
+  longfat tcb set dst 10.0.0.0/8 cwnd=200 ssthresh=200
+      what would change
+  longfat tcb set dst 10.0.0.0/8 cwnd=200 ssthresh=200 --yes \\
+      --audit /var/log/longfat-tcb.log
   longfat tcb set 'cc cubic and rtt > 200ms' cc=bbr --yes
   longfat tcb set 'process rsync' rto-min=20ms --yes")]
 pub struct Set {
@@ -79,7 +81,7 @@ struct Act {
 #[command(after_help = "Example:
   longfat tcb save before.json dst 10.0.0.0/8")]
 pub struct Save {
-    /// The file, before the filter ('./dst' for one that is called like a word of it).
+    /// The file, before the filter; './dst' is a file that is called like a word of the filter.
     file: PathBuf,
     #[command(flatten)]
     choice: Choice,
@@ -88,7 +90,7 @@ pub struct Save {
     json: bool,
 }
 
-/// Bring connections back to what 'save' wrote, those that still stand; private state as well where it can be.
+/// Bring living connections back to what 'save' wrote, with their private state where the kernel lets it be.
 ///
 /// Private state is memory of the kernel: it is put back only from a file that this host wrote and nobody changed,
 /// which its seal tells (a key of root's, /run/longfat/tcb.key).

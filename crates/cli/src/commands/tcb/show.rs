@@ -30,7 +30,7 @@ pub fn find(name: &str) -> anyhow::Result<&'static Field> {
 
 /// One line per field, for help texts.
 pub fn legend() -> String {
-    FIELDS.iter().map(|field| format!("  {:<15} {}\n", field.name, field.meaning)).collect()
+    FIELDS.iter().map(|field| format!("  {:<16} {}\n", field.name, field.meaning)).collect()
 }
 
 /// An order of connections: by a field, `-` before it for the greatest first.

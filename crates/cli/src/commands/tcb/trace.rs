@@ -36,9 +36,11 @@ use std::{
 /// into the manifest; the run is then marked invalid. 'longfat report' shows the figures.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat tcb trace dst 10.0.0.0/8 -o runs/trace         until Ctrl-C
+  longfat tcb trace dst 10.0.0.0/8 -o runs/trace
+      until Ctrl-C
   longfat tcb trace 'process curl' -o runs/trace --duration 30s
-  longfat tcb trace --recover runs/trace                 the tables of a trace that was killed
+  longfat tcb trace --recover runs/trace
+      the tables of a trace that was killed
   longfat report runs/trace")]
 pub struct Args {
     #[command(flatten)]

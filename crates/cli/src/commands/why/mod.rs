@@ -41,19 +41,32 @@ use watch::{Chosen, Watch};
 /// --rate gives the rate of the path's slowest link: then the rate without a cause is told as well ('longfat path').
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat why dst 192.0.2.7                        living connections: ten seconds, then an answer
-  longfat why 'dst 192.0.2.7' --rate 1Gbit         and what the rate would be without the cause
-  longfat why --pid 4711 --watch                   those of a process, going on until Ctrl-C
-  longfat why --watch --metrics 127.0.0.1:9471     for Prometheus: causes by peer prefix
-  longfat why -- rsync -a big host:                a program of one's own, to its end
-  longfat why slow.pcapng                          a capture: the same causes and words, from less
-  longfat why dst 192.0.2.7 --page why.html        and its course over time, as a page
-  longfat why dst 192.0.2.7 --fix                  the remedy, where one can be set here, until Ctrl-C
-  longfat why dst 192.0.2.7 --fix --prove          on and off in random order: was it one?
-  longfat why dst 192.0.2.7 --fix --successors     for new connections to it: a route, or a relay's rule
-  longfat why --netns all --json | jq '.causes'    everything on this host, by cause
-  longfat why dst 192.0.2.7 --record slow.looks    keep what was looked at; 'longfat why slow.looks' judges it again
-  longfat why --list                               the catalogue: every cause, and how it is told apart")]
+  longfat why dst 192.0.2.7
+      living connections: ten seconds, then an answer
+  longfat why 'dst 192.0.2.7' --rate 1Gbit
+      and what the rate would be without the cause
+  longfat why --pid 4711 --watch
+      those of a process, going on until Ctrl-C
+  longfat why --watch --metrics 127.0.0.1:9471
+      for Prometheus: causes by peer prefix
+  longfat why -- rsync -a big host:
+      a program of one's own, to its end
+  longfat why slow.pcapng
+      a capture: the same causes and words, from less
+  longfat why dst 192.0.2.7 --page why.html
+      and its course over time, as a page
+  longfat why dst 192.0.2.7 --fix
+      the remedy, where one can be set here, until Ctrl-C
+  longfat why dst 192.0.2.7 --fix --prove
+      on and off in random order: was it one?
+  longfat why dst 192.0.2.7 --fix --successors
+      for new connections to it: a route, or a relay's rule
+  longfat why --netns all --json | jq '.causes'
+      everything on this host, by cause
+  longfat why dst 192.0.2.7 --record slow.looks
+      keep what was looked at; 'longfat why slow.looks' judges it again
+  longfat why --list
+      the catalogue: every cause, and how it is told apart")]
 pub struct Args {
     /// Which connections ('longfat tcb --help' has the language), or captures.
     #[arg(value_name = "FILTER|FILE", allow_hyphen_values = false)]

@@ -187,8 +187,8 @@ impl Patient<'_> {
         }
     }
 
-    /// Those that have begun before now and live. The endings of all others up to now are read and forgotten: they may
-    /// be of connections that began earlier.
+    /// Connections that have begun before now and live. The endings of all others up to now are read and
+    /// forgotten: they may be of connections that began earlier.
     fn living(&self, seen: &Seen) -> anyhow::Result<HashSet<u64>> {
         let all = inside(seen.place, || Query { scope: Scope::Own, ..Query::default() }.take())??;
         // The kernel tells of an end a moment later.

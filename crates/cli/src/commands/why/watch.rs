@@ -81,14 +81,14 @@ impl Watched {
 
 /// Looks at new connections, which ask for processes, come this often at the most.
 const NEW_EVERY: Duration = Duration::from_secs(1);
-/// The same for a program of one's own, whose connections may be short.
+/// [`NEW_EVERY`] for a program of one's own, whose connections may be short.
 const NEW_OF_PROGRAM_EVERY: Duration = Duration::from_millis(200);
 /// Up to so many connections are asked for one by one: to ask for all makes the kernel go through its whole table.
 const ONE_BY_ONE: usize = 200;
 /// Time between two looks, unless looking takes more than this part of a processor then.
 const EVERY: Duration = Duration::from_millis(100);
 const LOOKING_ONE_IN: u32 = 150;
-/// The same for the search for new ones: both together stay below a hundredth.
+/// Part of a processor for the search for new connections: with [`LOOKING_ONE_IN`] it stays below a hundredth.
 const SEARCHING_ONE_IN: u32 = 400;
 /// How soon a signal is answered.
 const NAP: Duration = Duration::from_millis(50);
@@ -245,7 +245,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Those of a program, as it opens them.
+    /// Looks at a program's connections, as it opens them.
     pub fn look_at(&mut self, pids: impl FnOnce() -> HashSet<i32>) -> anyhow::Result<()> {
         if self.last_new.is_none_or(|last| last.elapsed() >= NEW_OF_PROGRAM_EVERY) {
             let pids = pids();

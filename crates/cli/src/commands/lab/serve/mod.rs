@@ -37,9 +37,12 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Exit codes: 0 ended by a person; 2 failed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  longfat lab serve                             # what lies below runs/, at http://127.0.0.1:8350/
-  longfat lab serve /shared/results --listen 127.0.0.1:0     # any free port; it is printed
-  ssh -L 8350:127.0.0.1:8350 HOST longfat lab serve runs     # look at another machine's runs")]
+  longfat lab serve
+      what lies below runs/, at http://127.0.0.1:8350/
+  longfat lab serve /shared/results --listen 127.0.0.1:0
+      any free port; it is printed
+  ssh -L 8350:127.0.0.1:8350 HOST longfat lab serve runs
+      look at another machine's runs")]
 pub struct ServeArgs {
     /// Where results are looked for.
     #[arg(value_name = "DIR", default_value = "runs")]

@@ -110,7 +110,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// That of a trace which has just ended, and still holds it.
+    /// What a trace wrote which has just ended, and still holds its spool.
     pub fn of(spool: &Spool) -> anyhow::Result<Written> {
         Written::read(&spool.directory, None)
     }
