@@ -189,7 +189,22 @@ pub struct CodelPlan {
     pub ecn: bool,
 }
 
+/// Hold-ups of this part of the time in which a queue drains change which packets it drops.
+const FELT: u64 = 10;
+/// No sooner than this does a driver know that it, or a host, is late.
+const LEAST_TOLD_NS: u64 = 100_000;
+/// One that can matter on some path.
+const ALWAYS_TOLD_NS: u64 = 1_000_000;
+
 impl LinkPlan {
+    /// From what length on hold-ups of hosts and driver can matter to the path: a tenth of the time in which the queue
+    /// that is quicker at it drains.
+    pub fn least_hold_up_ns(&self) -> u64 {
+        let drains = [&self.forward, &self.backward].into_iter().filter_map(DirectionPlan::drain_ns);
+        let felt_ns = drains.min().map_or(ALWAYS_TOLD_NS, |ns| ns / FELT);
+        felt_ns.clamp(LEAST_TOLD_NS, ALWAYS_TOLD_NS)
+    }
+
     /// Whether it does nothing to packets: a veth pair without a driver is that link.
     pub fn is_cable(&self) -> bool {
         [&self.forward, &self.backward].iter().all(|direction| direction.is_cable())
@@ -245,16 +260,58 @@ impl DirectionPlan {
         let queues = self.schedule.iter().filter_map(|change| change.queue.as_ref());
         let limit_bytes =
             queues.map(|queue| queue.limit_bytes).fold(self.queue.limit_bytes, std::cmp::Ord::max);
-        let rate_bps = lines().filter_map(|line| line.rate_bps).max().unwrap_or(0);
+        let rate_bps = self.most_bps().unwrap_or(0);
         let delay_ns = lines().map(|line| line.delay_ns + line.jitter_ns).max().unwrap_or(0);
         let line_bytes = u128::from(rate_bps) * u128::from(delay_ns) / 8_000_000_000;
         let recorded_bytes = self.opportunities.as_ref().map_or(0, |recorded| recorded.most_bytes(delay_ns));
         limit_bytes.saturating_add(u64::try_from(line_bytes).unwrap_or(u64::MAX).max(recorded_bytes))
     }
 
+    /// Greatest rate of the schedule.
+    pub fn most_bps(&self) -> Option<u64> {
+        let changes = self.schedule.iter().map(|change| &change.line);
+        std::iter::once(&self.line).chain(changes).filter_map(|line| line.rate_bps).max()
+    }
+
+    /// How long the queue takes to drain at the greatest rate.
+    pub fn drain_ns(&self) -> Option<u64> {
+        let bits = u128::from(self.queue.limit_bytes) * 8_000_000_000;
+        let bps = self.most_bps().filter(|bps| *bps > 0)?;
+        Some(u64::try_from(bits / u128::from(bps)).unwrap_or(u64::MAX))
+    }
+
     /// Least delay of the schedule.
     pub fn min_delay_ns(&self) -> u64 {
         let changes = self.schedule.iter().map(|change| change.line.delay_ns);
         changes.fold(self.line.delay_ns, std::cmp::Ord::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link whose forward queue holds so much.
+    fn link(rate_bps: Option<u64>, limit_bytes: u64) -> LinkPlan {
+        LinkPlan {
+            name: "path".into(),
+            mtu_bytes: 1500,
+            seed: 1,
+            late_limit_ns: 0,
+            pause_limit: 0.0,
+            sample_interval_ns: 0,
+            coalesce_ns: 0,
+            forward: DirectionPlan::plain(rate_bps, 20_000_000, limit_bytes),
+            backward: DirectionPlan::plain(None, 20_000_000, 1_000_000),
+        }
+    }
+
+    #[test]
+    fn a_path_feels_what_takes_a_tenth_of_the_time_in_which_its_queue_drains() {
+        assert_eq!(link(Some(200_000_000), 64_000).least_hold_up_ns(), 256_000);
+        assert_eq!(link(Some(10_000_000_000), 64_000).least_hold_up_ns(), LEAST_TOLD_NS);
+        for slow in [link(Some(7_000_000), 64_000), link(Some(0), 64_000), link(None, 64_000)] {
+            assert_eq!(slow.least_hold_up_ns(), ALWAYS_TOLD_NS);
+        }
     }
 }

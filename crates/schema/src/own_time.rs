@@ -263,7 +263,7 @@ impl OwnTime {
     }
 
     fn stall(self, row: &mut StallSample) {
-        let StallSample { time_us, of: _, duration_us } = row;
+        let StallSample { time_us, of: _, duration_us, owed_packets: _ } = row;
         self.point(time_us);
         self.span(duration_us);
     }

@@ -418,6 +418,9 @@ pub struct StallSample {
     pub of: String,
     /// For how long.
     pub duration_us: u64,
+    /// Packets to which those hosts owed an answer then; absent for a driver, and in runs of before it was recorded.
+    #[serde(default)]
+    pub owed_packets: Option<u32>,
 }
 
 /// Something a person should know about the run.

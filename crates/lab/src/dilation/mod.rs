@@ -14,7 +14,7 @@ mod slowed;
 
 pub use crate::{
     plan::{
-        need::{Need, drain_ns, least, round_trip_ns},
+        need::{Need, least, round_trip_ns},
         refusals::refusals,
     },
     spec::DilateSpec,

@@ -72,7 +72,10 @@ impl Figure {
     fn range_in_words(&self, twins: &Ranges) -> String {
         let shown = |value| quantity::of_metric(self.metric, value);
         let [least, greatest] = twins.range(self.metric, &self.of).unwrap_or_default();
-        format!("{} to {} in {} simulations", shown(least), shown(greatest), twins.twins)
+        let simulations = if twins.twins == 1 { "simulation" } else { "simulations" };
+        let (least, greatest) = (shown(least), shown(greatest));
+        let range = if least == greatest { least } else { format!("{least} to {greatest}") };
+        format!("{range} in {} {simulations}", twins.twins)
     }
 }
 
@@ -162,8 +165,7 @@ fn verdict(
     }
     let first = figures.first()?;
     let reason = format!(
-        "{}, but {}: each is too short to count, and together they decide it: give it a greater dilate, or a machine \
-         with more processors; {mend}",
+        "{}, but {}: together they decide it: give it a greater dilate, or a machine with more processors; {mend}",
         told(first),
         with_hold_ups(first)?
     );
@@ -251,6 +253,12 @@ mod tests {
         let held = twin.held_up.unwrap();
         assert_eq!((held.twins, held.hold_ups, held.longest_us), (2, 2, 2400), "the third is not needed");
         assert_eq!(twin.chance.unwrap().twins, 3);
+    }
+
+    #[test]
+    fn what_came_to_the_same_each_time_is_no_range() {
+        let (_, reason) = with_hold_ups(27.7e6, &[27e6]).0.unwrap();
+        assert!(reason.contains("but 27.0 Mbit/s in 1 simulation with the machine's 2 hold-ups"), "{reason}");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use crate::{
     counter::growth,
-    dilation::{MOST, drain_ns, refusals, round_trip_ns},
+    dilation::{MOST, refusals, round_trip_ns},
     plan::{CablePlan, FlowPlan, Plan, network::Topology},
     samples::Samples,
 };
@@ -25,6 +25,11 @@ use std::collections::BTreeMap;
 const SHARE_MOST: f64 = 0.25;
 /// Fewer drops than this are chance.
 const DROPS_LEAST: f64 = 4.0;
+
+/// Round trips of data that a deep queue holds.
+const DEEP: u64 = 4;
+/// Answers that come late together and are a clump for a queue. Fewer are not, however late.
+const CLUMP_LEAST: u32 = 8;
 
 /// A time within which what was dropped may be a hold-up's doing.
 type Span = (i64, i64);
@@ -170,11 +175,14 @@ fn of_link(
     let path = cable.path.as_ref()?;
     let rtt_ns = plan.flows.iter().map(|flow| round_trip_ns(plan, flow)).filter(|ns| *ns > 0);
     let (least_rtt_ns, rtt_ns) = (rtt_ns.clone().min()?, rtt_ns.max()?);
-    let drains = || [&path.forward, &path.backward].into_iter().filter_map(drain_ns);
-    let harmless_us = drains().min().unwrap_or(u64::MAX).min(least_rtt_ns / 4) / 1000;
+    let drains = || [&path.forward, &path.backward].into_iter().filter_map(|direction| direction.drain_ns());
+    let harmless_us = harmless_ns(drains().min(), least_rtt_ns) / 1000;
     let mut counted: Vec<&StallSample> = samples.stall.iter().collect();
     let led = cable.ends.each_ref().map(|end| leads_to_hosts(plan, cable, &end.host));
-    counted.retain(|stall| stall.duration_us > harmless_us && counts(cable, led, stall, connections));
+    let is_clump = |stall: &StallSample| stall.owed_packets.is_none_or(|owed| owed >= CLUMP_LEAST);
+    counted.retain(|stall| {
+        stall.duration_us > harmless_us && is_clump(stall) && counts(cable, led, stall, connections)
+    });
     let mut lengths: Vec<u64> = counted.iter().map(|stall| stall.duration_us).collect();
     lengths.sort_unstable();
     let length_us = *lengths.get((lengths.len() * 9).div_ceil(10).checked_sub(1)?)?;
@@ -200,6 +208,15 @@ fn of_link(
         all: dropped(window).round(),
         covered: inside.iter().map(|(from, to)| to - from).sum::<i64>() as f64 / (window.1 - window.0) as f64,
     })
+}
+
+/// How long a hold-up may be without consequence. What it holds back is a round trip's worth of packets at most: a queue
+/// of many round trips does not feel that, unless it runs empty meanwhile.
+fn harmless_ns(drain_ns: Option<u64>, rtt_ns: u64) -> u64 {
+    match drain_ns {
+        Some(drain_ns) if rtt_ns < drain_ns / DEEP => drain_ns,
+        drain_ns => drain_ns.unwrap_or(u64::MAX).min(rtt_ns / 4),
+    }
 }
 
 /// Whose hold-ups a link can tell: its driver's own, and those of hosts at its ends and behind plain cables there. What
@@ -327,7 +344,7 @@ mod tests {
     }
 
     fn stall(time_us: i64, duration_us: u64, of: &str) -> StallSample {
-        StallSample { time_us, of: of.into(), duration_us }
+        StallSample { time_us, of: of.into(), duration_us, owed_packets: None }
     }
 
     /// One packet is dropped at each of these times.
@@ -405,6 +422,24 @@ mod tests {
             of(&[stall(500_000, 9_000, "path")], &[505_000, 506_000, 507_000, 508_000]).is_empty(),
             "warm-up"
         );
+    }
+
+    #[test]
+    fn a_queue_of_many_round_trips_feels_what_lets_it_run_empty() {
+        let ms = |ms: f64| (ms * 1e6) as u64;
+        assert_eq!(harmless_ns(Some(ms(5.0)), ms(1.0)), ms(5.0));
+        assert_eq!(harmless_ns(Some(ms(5.0)), ms(2.0)), ms(0.5));
+        assert_eq!(harmless_ns(Some(ms(5.0)), ms(40.0)), ms(5.0));
+        assert_eq!(harmless_ns(None, ms(40.0)), ms(10.0));
+    }
+
+    #[test]
+    fn a_few_late_answers_are_no_clump_and_still_known_to_twins() {
+        let owed = |owed_packets| StallSample { owed_packets, ..stall(1_999_000, 6_000, "path/backward") };
+        let samples = |stall| samples(&DROPS_US, &[stall]);
+        let count = |owed_packets| consequences(&plan(""), &samples(owed(owed_packets))).len();
+        assert_eq!([count(Some(CLUMP_LEAST)), count(None), count(Some(CLUMP_LEAST - 1))], [1, 1, 0]);
+        assert_eq!(held_up(&plan(""), &samples(owed(Some(4)))).len(), 1);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl fmt::Display for Need {
 
 /// A hold-up longer than a queue takes to drain empties it, or fills it, with nobody's doing.
 fn of_queues(plan: &Plan) -> Option<(f64, String)> {
-    let drains = directions(plan).filter_map(|(name, direction)| Some((drain_ns(direction)?, name)));
+    let drains = directions(plan).filter_map(|(name, direction)| Some((direction.drain_ns()?, name)));
     let (drain_ns, name) = drains.min_by_key(|(ns, _)| *ns)?;
     let why = format!("the queue of link '{name}' drains in {}", ms(drain_ns));
     Some((HOLD_UP_NS as f64 / drain_ns.max(1) as f64, why))
@@ -79,7 +79,10 @@ fn of_round_trips(plan: &Plan) -> Option<(f64, String)> {
 fn of_packets(plan: &Plan) -> Option<(f64, String)> {
     let packets_per_s = |cable: &CablePlan| -> f64 {
         let directions = cable.path.iter().flat_map(|path| [&path.forward, &path.backward]);
-        directions.filter_map(rate_bps).map(|bps| bps as f64 / (8.0 * f64::from(cable.mtu_bytes))).sum()
+        directions
+            .filter_map(DirectionPlan::most_bps)
+            .map(|bps| bps as f64 / (8.0 * f64::from(cable.mtu_bytes)))
+            .sum()
     };
     // Of both directions one is full; half as many acknowledgements go the other way.
     let per_s = plan.links.iter().map(packets_per_s).sum::<f64>() / 2.0 * 1.5;
@@ -89,19 +92,6 @@ fn of_packets(plan: &Plan) -> Option<(f64, String)> {
 fn directions(plan: &Plan) -> impl Iterator<Item = (&str, &DirectionPlan)> {
     let paths = plan.links.iter().filter_map(|cable| Some((cable.name.as_str(), cable.path.as_ref()?)));
     paths.flat_map(|(name, path)| [(name, &path.forward), (name, &path.backward)])
-}
-
-fn rate_bps(direction: &DirectionPlan) -> Option<u64> {
-    let changes = direction.schedule.iter().map(|change| &change.line);
-    std::iter::once(&direction.line).chain(changes).filter_map(|line| line.rate_bps).max()
-}
-
-/// How long the queue takes to drain at the link's greatest rate.
-pub fn drain_ns(direction: &DirectionPlan) -> Option<u64> {
-    let bits = u128::from(direction.queue.limit_bytes) * 8_000_000_000;
-    rate_bps(direction)
-        .filter(|bps| *bps > 0)
-        .map(|bps| u64::try_from(bits / u128::from(bps)).unwrap_or(u64::MAX))
 }
 
 /// Propagation there and back, of the way a flow goes.

@@ -22,7 +22,7 @@ use longfat_host::monotonic_ns;
 use std::sync::atomic::Ordering;
 
 /// A hold-up that a person should know of.
-const STALL_NS: u64 = 3_000_000;
+pub(super) const STALL_NS: u64 = 3_000_000;
 /// Frames read from one ring before the other ring and the departures are looked at again.
 const READ_AT_ONCE: usize = 256;
 const MAX_POOL_BYTES: u64 = 4 << 30;
@@ -60,6 +60,8 @@ pub struct Engine {
     sample_interval_ns: u64,
     sampling: bool,
     schedule_running: bool,
+    /// Hold-ups that the path feels, however few should know of them.
+    least_hold_up_ns: u64,
     /// Hold-ups so far.
     pub stalls: u64,
     /// The longest of them.
@@ -71,6 +73,7 @@ impl Engine {
     pub fn new(plan: &LinkPlan, sockets: [PacketSocket; 2]) -> Result<Engine, DriverError> {
         let now_ns = monotonic_ns();
         let way = |name, direction, stream| Way::new(name, plan, direction, stream, now_ns);
+        let least_hold_up_ns = plan.least_hold_up_ns();
         let min_delay_ns = plan.forward.min_delay_ns().min(plan.backward.min_delay_ns());
         Ok(Engine {
             sockets,
@@ -81,11 +84,12 @@ impl Engine {
             pool: Pool::new(max_frame_bytes(plan.mtu_bytes), pool_slots(plan), MAX_POOL_BYTES),
             pace: Pace::new(min_delay_ns, plan.coalesce_ns),
             clock: Clock::default(),
-            answers: Default::default(),
+            answers: [Answers::new(least_hold_up_ns), Answers::new(least_hold_up_ns)],
             mtu_bytes: plan.mtu_bytes,
             sample_interval_ns: plan.sample_interval_ns,
             sampling: false,
             schedule_running: false,
+            least_hold_up_ns,
             stalls: 0,
             longest_stall_ns: 0,
         })
@@ -160,6 +164,8 @@ impl Engine {
             self.longest_stall_ns = self.longest_stall_ns.max(late_ns);
             let paused_ns = self.stand_still(now_ns - late_ns, now_ns);
             reporter.tell(Event::Stall { now_ns, late_ns, paused_ns });
+        } else if late_ns >= self.least_hold_up_ns {
+            reporter.tell(Event::Stall { now_ns, late_ns, paused_ns: 0 });
         }
     }
 

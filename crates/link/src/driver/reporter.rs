@@ -1,7 +1,10 @@
 //! Samples leave the real-time thread through a bounded channel; an ordinary thread writes them to the file. The
 //! real-time thread never waits: what does not fit is counted and said at the end.
 
-use super::answers::{End, HoldUp};
+use super::{
+    answers::{End, HoldUp},
+    engine::STALL_NS,
+};
 use crate::{model::Counters, spec::DirectionName};
 use longfat_schema::{
     lines::Lines,
@@ -92,18 +95,23 @@ fn write_all(link: &str, lines: &Lines, events: &Receiver<Event>) -> io::Result<
     }
 }
 
-/// A hold-up of the driver is said to a person, too.
+/// A long hold-up of the driver is said to a person, too.
 fn records(link: &str, event: Event) -> impl Iterator<Item = Record> {
-    let stall = |of: String, to_ns: u64, for_ns: u64| {
-        Record::Stall(StallSample { time_us: (to_ns / 1000) as i64, of, duration_us: for_ns / 1000 })
+    let stall = |of: String, to_ns: u64, for_ns: u64, owed_packets| {
+        Record::Stall(StallSample {
+            time_us: (to_ns / 1000) as i64,
+            of,
+            duration_us: for_ns / 1000,
+            owed_packets,
+        })
     };
     let measured = match event {
         Event::Stall { now_ns, late_ns, paused_ns } => {
-            Some(stall(link.to_owned(), now_ns, late_ns.saturating_sub(paused_ns)))
+            Some(stall(link.to_owned(), now_ns, late_ns.saturating_sub(paused_ns), None))
         }
-        Event::HoldUp(from, HoldUp { end, from_ns, to_ns }) => {
+        Event::HoldUp(from, HoldUp { end, from_ns, to_ns, owed }) => {
             let end = if end == End::Sender { "/sender" } else { "" };
-            Some(stall(format!("{link}/{}{end}", from.as_str()), to_ns, to_ns - from_ns))
+            Some(stall(format!("{link}/{}{end}", from.as_str()), to_ns, to_ns - from_ns, Some(owed)))
         }
         Event::Sample(..) => None,
     };
@@ -113,6 +121,7 @@ fn records(link: &str, event: Event) -> impl Iterator<Item = Record> {
 fn said(link: &str, event: Event) -> Option<Record> {
     Some(match event {
         Event::HoldUp(..) => return None,
+        Event::Stall { late_ns, .. } if late_ns <= STALL_NS => return None,
         Event::Sample(direction, time_ns, counters) => Record::Queue(QueueSample {
             time_us: (time_ns / 1000) as i64,
             link: link.to_owned(),

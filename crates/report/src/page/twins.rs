@@ -24,7 +24,8 @@ pub fn section(experiment: &Experiment) -> String {
         "<section><h2>Beside the simulator: {} of {} figures agree</h2><p class=\"note\">The same plans, simulated. A figure is \
          apart when the medians differ by more than a tenth (counts: a fifth, and more than 3) and by more than the repeats \
          scatter. Then either this machine held the emulation up, or the simulator lacks what made the difference. Where more \
-         simulations, under other seeds or with hosts held up as the run's were, come as far, the last column says which.</p>{left_out}\
+         simulations come as far, the last column says so (~): under other seeds, or with hosts held up as the run's were. Runs \
+         that nothing but their twin speaks against are in these medians, too.</p>{left_out}\
          {apart}{agreeing}</section>",
         near.len(),
         twins.len(),
@@ -43,10 +44,10 @@ fn left_out(experiment: &Experiment) -> String {
 fn table(figures: &[&Beside]) -> String {
     let text = ["Case", "Figure", "Of"].map(text_heading).concat();
     let numbers = ["Emulated", "Simulated", "Emulated over simulated"].map(column_heading).concat();
-    let why = if is_any_explained(figures) { text_heading("Simulated as well") } else { String::new() };
+    let why = if is_any_explained(figures) { text_heading("What explains it") } else { String::new() };
     let head = text + &numbers + &why;
     let rows: String = figures.iter().map(|beside| row(beside, !why.is_empty())).collect();
-    scrolling("Medians over the valid repeats", &head, &rows)
+    scrolling("Medians over the repeats with twins", &head, &rows)
 }
 
 fn is_any_explained(figures: &[&Beside]) -> bool {
@@ -60,8 +61,11 @@ fn row(beside: &Beside, with_why: bool) -> String {
         .map_or_else(String::new, |[least, greatest]| format!("<small>{least:.2} – {greatest:.2}</small>"));
     let ratio = beside.ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"));
     let why = beside.explained.as_ref().map_or_else(
-        || "–".to_owned(),
-        |found| format!("{} to {} {}", unit.text(found.least), unit.text(found.greatest), found.by.text()),
+        || "! not known".to_owned(),
+        |found| {
+            let (least, greatest) = (unit.text(found.least), unit.text(found.greatest));
+            format!("~ simulations come to {least} to {greatest} {}", found.by.text())
+        },
     );
     let why = if with_why { format!("<td class=\"text\">{why}</td>") } else { String::new() };
     format!(
@@ -95,10 +99,15 @@ mod tests {
         };
         let explained = Some(Explanation { by: Cause::HoldUps, least: 24e6, greatest: 48e6 });
         let known = Beside { explained, ..open.clone() };
-        assert!(!table(&[&open]).contains("Simulated as well"));
+        assert!(!table(&[&open]).contains("What explains it"));
         let both = table(&[&open, &known]);
-        assert!(both.contains("Simulated as well"), "{both}");
-        assert!(both.contains("24.0 Mbit/s to 48.0 Mbit/s with the machine's hold-ups</td>"), "{both}");
-        assert!(both.contains("<td class=\"text\">–</td>"), "{both}");
+        assert!(both.contains("What explains it"), "{both}");
+        assert!(
+            both.contains(
+                "~ simulations come to 24.0 Mbit/s to 48.0 Mbit/s with the machine's hold-ups</td>"
+            ),
+            "{both}"
+        );
+        assert!(both.contains("<td class=\"text\">! not known</td>"), "{both}");
     }
 }
