@@ -328,15 +328,11 @@ impl<'a> Worker<'a> {
             let Some(connection) = self.slots.get_mut(token) else { continue };
             connection.queued = false;
             let turn = connection.turn(&mut self.pool, self.now);
-            for side in connection.take_unarmed() {
-                let mut event = EpollEvent::new(WATCHED, token.data(side));
-                // Cannot fail for a descriptor that was added.
-                let _ = self.epoll.modify(connection.legs.leg(side), &mut event);
-            }
             if connection.is_worth_a_look(turn.read_bytes) {
                 self.workers.queues.watch(&connection.legs);
             }
             self.gather(token, &turn);
+            self.watch_anew(token);
             if turn.completes_handshake {
                 self.dial(token, DialOrder::on_outcome);
             }
@@ -344,6 +340,16 @@ impl<'a> Worker<'a> {
                 self.enqueue(token);
             }
             self.look_at_ending(token);
+        }
+    }
+
+    /// Whatever a turn has left: sockets from which other events are wanted than before, or the same once more.
+    fn watch_anew(&mut self, token: Token) {
+        let Some(connection) = self.slots.get_mut(token) else { return };
+        for side in connection.take_unarmed() {
+            let mut event = event_of(connection, token, side);
+            // Cannot fail for a descriptor that was added.
+            let _ = self.epoll.modify(connection.legs.leg(side), &mut event);
         }
     }
 
@@ -457,7 +463,7 @@ impl<'a> Worker<'a> {
 
     fn watch_side(&self, token: Token, side: Side) -> nix::Result<()> {
         let Some(connection) = self.slots.get(token) else { return Ok(()) };
-        let (leg, mut event) = (connection.legs.leg(side), EpollEvent::new(WATCHED, token.data(side)));
+        let (leg, mut event) = (connection.legs.leg(side), event_of(connection, token, side));
         match self.epoll.add(leg, event) {
             // A server's leg that this worker dialled while it held the client's SYN, and that comes back from another
             // one, which accepted the client.
@@ -470,9 +476,15 @@ impl<'a> Worker<'a> {
     fn watch_again(&self, token: Token) -> nix::Result<()> {
         self.watch_side(token, Side::Client)?;
         let Some(connection) = self.slots.get(token) else { return Ok(()) };
-        let mut event = EpollEvent::new(WATCHED, token.data(Side::Server));
+        let mut event = event_of(connection, token, Side::Server);
         self.epoll.modify(connection.legs.leg(Side::Server), &mut event)
     }
+}
+
+/// What is to be reported of one side.
+fn event_of(connection: &Relayed, token: Token, side: Side) -> EpollEvent {
+    let watched = if connection.tells_of_data(side) { WATCHED } else { WATCHED & !EpollFlags::EPOLLIN };
+    EpollEvent::new(watched, token.data(side))
 }
 
 fn summary(connection: &Relayed) -> ConnectionSummary {

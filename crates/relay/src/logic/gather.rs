@@ -12,7 +12,9 @@
 //!
 //! The kernel acknowledges every second segment as long as less waits than wakes the worker; else mostly when the
 //! worker has read. Where a network card or the sender bundles segments that is a bundle each. Where each segment comes
-//! alone, it costs the machine more than waking saves: there bulk data do not gather.
+//! alone, it costs the machine more than waking saves. There the worker is not told of data at all until a time has
+//! passed, and the kernel acknowledges what it reads then. (Told of each, a worker that keeps pace with its sender moves
+//! segment by segment, which takes the machine three times as long, and that keeps it at the sender's pace.)
 
 use crate::logic::connection::Direction;
 use std::time::{Duration, Instant};
@@ -31,6 +33,8 @@ const LEAST_BYTES: u64 = 128 * 1024;
 const MOST_BYTES: u64 = 4 * 1024 * 1024;
 /// Less than this per acknowledgement is dear: some five segments of Ethernet's size.
 const ACKNOWLEDGED_BYTES: u64 = 8 * 1024;
+/// The longest that a worker is told nothing: then nothing wakes it when a part of the window is full.
+const SILENCE: Duration = Duration::from_millis(1);
 /// Over so many times the time the rate is measured: at the least that suits, twice what makes a bulk transfer.
 const MEMORY: u32 = 16;
 
@@ -57,14 +61,23 @@ impl Window {
     }
 }
 
+/// What keeps a worker from being woken by each of its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// They are reported when a part of the window is full.
+    InPart,
+    /// They are not reported at all: each segment comes alone.
+    InSilence,
+}
+
 /// What is to be told to an inbound socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
     /// Its data gather from now on.
-    Begin(Direction),
+    Begin(Direction, How),
     /// Every byte is reported again.
-    End(Direction),
+    End(Direction, How),
 }
 
 /// Of one connection: at most one of its directions gathers.
@@ -81,8 +94,8 @@ pub(crate) struct Gather {
     due: Option<Instant>,
     /// What its side of the connection had sent when the rate was last looked at.
     sent_segments: u32,
-    /// Per direction: to gather was found dear. It stays so: how segments come is the path's.
-    is_dear: [bool; 2],
+    /// Per direction: in part is dear, once it was found so. It stays so: how segments come is the path's.
+    how: [How; 2],
 }
 
 impl Gather {
@@ -95,7 +108,7 @@ impl Gather {
             since: now,
             due: None,
             sent_segments: 0,
-            is_dear: [false; 2],
+            how: [How::InPart; 2],
         }
     }
 
@@ -120,6 +133,7 @@ impl Gather {
         if back_bytes > 0 {
             return self.turn_round(read_bytes, now);
         }
+        let length = self.time(length);
         match self.due {
             Some(due) => {
                 // It may be served with others that are due half of the time earlier.
@@ -133,9 +147,12 @@ impl Gather {
                 }
                 if self.is_old(length, now) {
                     let window = window(self.direction);
-                    let is_dear = self.is_dear(&window);
-                    self.is_dear[self.direction.index()] = is_dear;
-                    if is_dear || !self.has_room(length, now, &window) {
+                    if self.is_dear(&window) {
+                        let change = self.stop(now);
+                        self.how[self.direction.index()] = How::InSilence;
+                        return change;
+                    }
+                    if !self.has_room(length, now, &window) {
                         return self.stop(now);
                     }
                     self.look(now, &window);
@@ -154,7 +171,7 @@ impl Gather {
                     self.look(now, &window);
                     if has_room {
                         self.due = Some(now + length);
-                        return Change::Begin(self.direction);
+                        return Change::Begin(self.direction, self.how());
                     }
                 } else if self.is_old(length, now) {
                     (self.streak_bytes, self.since) = (0, now);
@@ -162,6 +179,18 @@ impl Gather {
             }
         }
         Change::None
+    }
+
+    fn how(&self) -> How {
+        self.how[self.direction.index()]
+    }
+
+    /// For how long data gather.
+    fn time(&self, length: Duration) -> Duration {
+        match self.how() {
+            How::InPart => length,
+            How::InSilence => length.min(SILENCE),
+        }
     }
 
     fn add(&mut self, bytes: u64, length: Duration, now: Instant) {
@@ -186,11 +215,19 @@ impl Gather {
     }
 
     fn has_room(&self, length: Duration, now: Instant, window: &Window) -> bool {
+        let gathered_bytes = match self.how() {
+            How::InPart => window.gathered_bytes,
+            How::InSilence => u64::MAX,
+        };
+        let window = Window { gathered_bytes, ..*window };
         window.has_room(self.streak_bytes, now.duration_since(self.since), length)
     }
 
     /// Whether little was acknowledged at a time since the last look.
     fn is_dear(&self, window: &Window) -> bool {
+        if self.how() == How::InSilence {
+            return false;
+        }
         let acknowledgements = window.sent_segments.wrapping_sub(self.sent_segments);
         u64::from(acknowledgements) * ACKNOWLEDGED_BYTES > self.streak_bytes
     }
@@ -198,7 +235,7 @@ impl Gather {
     fn is_bulk(&self, length: Duration, now: Instant) -> bool {
         let rate_suits = (LEAST_BYTES..=MOST_BYTES).contains(&self.expected_bytes(length, now));
         let has_lasted = now.duration_since(self.began) >= BULK_TIME && self.streak_bytes >= BULK_BYTES;
-        has_lasted && rate_suits && !self.is_dear[self.direction.index()]
+        has_lasted && rate_suits
     }
 
     /// What comes within the time, at the rate of this streak.
@@ -219,7 +256,7 @@ impl Gather {
     /// It gathers no more, and what has come so far counts for nothing.
     pub fn stop(&mut self, now: Instant) -> Change {
         (self.streak_bytes, self.since, self.moved) = (0, now, now);
-        self.due.take().map_or(Change::None, |_| Change::End(self.direction))
+        self.due.take().map_or(Change::None, |_| Change::End(self.direction, self.how()))
     }
 }
 
@@ -268,7 +305,7 @@ mod tests {
         for (bytes, direction) in [([250_000, 0], ClientToServer), ([0, 250_000], ServerToClient)] {
             let mut bulk = Bulk::new();
             assert_eq!(bulk.changes(99, bytes), [], "it may end soon");
-            assert_eq!(bulk.changes(LONG, bytes), [Change::Begin(direction)]);
+            assert_eq!(bulk.changes(LONG, bytes), [Change::Begin(direction, How::InPart)]);
             let (gathers, due) = bulk.gather.due().unwrap();
             assert!(gathers == direction && due == bulk.now + LENGTH);
         }
@@ -279,7 +316,7 @@ mod tests {
         assert_eq!(Bulk::new().changes(1000, [4_000_000, 0]), [], "32 Gbit/s");
         let mut bulk = Bulk::new();
         bulk.changes(LONG, [250_000, 0]);
-        assert_eq!(bulk.changes(LONG, [4_000_000, 0]), [Change::End(ClientToServer)]);
+        assert_eq!(bulk.changes(LONG, [4_000_000, 0]), [Change::End(ClientToServer, How::InPart)]);
     }
 
     #[test]
@@ -316,40 +353,64 @@ mod tests {
         let far = |ms| Window { rtt: Duration::from_millis(ms), ..NEAR };
         assert_eq!(Bulk::by(far(8)).changes(LONG, BYTES), [], "the window is full of what is under way");
         assert_eq!(Bulk::by(far(6)).changes(LONG, BYTES), [], "with what gathers it would nearly be");
-        assert_eq!(Bulk::by(far(5)).changes(LONG, BYTES), [Change::Begin(ClientToServer)]);
+        assert_eq!(Bulk::by(far(5)).changes(LONG, BYTES), [Change::Begin(ClientToServer, How::InPart)]);
         let large = Window { bytes: 4 << 20, ..far(20) };
-        assert_eq!(Bulk::by(large).changes(LONG, BYTES), [Change::Begin(ClientToServer)]);
+        assert_eq!(Bulk::by(large).changes(LONG, BYTES), [Change::Begin(ClientToServer, How::InPart)]);
         let mut moved = Bulk::by(far(5));
         moved.changes(LONG, BYTES);
         moved.window = far(8);
-        assert_eq!(moved.changes(40, BYTES), [Change::End(ClientToServer)], "at the next look");
+        assert_eq!(moved.changes(40, BYTES), [Change::End(ClientToServer, How::InPart)], "at the next look");
         assert_eq!(moved.changes(LONG, BYTES), []);
     }
 
-    #[test]
-    fn segments_that_come_alone_gather_once_and_never_again_that_way() {
-        let run = |acknowledged_bytes: u32, bytes: [u64; 2]| {
-            let mut bulk = Bulk::new();
-            // The counter wraps.
-            bulk.window.sent_segments = u32::MAX - 100;
-            let mut changes = Vec::new();
-            for _ in 0..10 * LONG {
-                let acknowledgements = (bytes[0] + bytes[1]) as u32 / acknowledged_bytes;
-                bulk.window.sent_segments = bulk.window.sent_segments.wrapping_add(acknowledgements);
-                changes.extend(bulk.changes(1, bytes));
-            }
-            changes
+    /// Bulk data of which so much is acknowledged at a time.
+    fn acknowledged_by(
+        bulk: &mut Bulk,
+        acknowledged_bytes: u32,
+        turns: usize,
+        bytes: [u64; 2],
+    ) -> Vec<Change> {
+        let acknowledgements = (bytes[0] + bytes[1]) as u32 / acknowledged_bytes;
+        let turn = |_| {
+            bulk.window.sent_segments = bulk.window.sent_segments.wrapping_add(acknowledgements);
+            bulk.read(bytes)
         };
+        (0..turns).map(turn).filter(|change| *change != Change::None).collect()
+    }
+
+    #[test]
+    fn segments_that_come_alone_gather_in_silence_from_then_on_and_bundles_never() {
         for (bytes, direction) in [([250_000, 0], ClientToServer), ([0, 250_000], ServerToClient)] {
-            assert_eq!(run(2896, bytes), [Change::Begin(direction), Change::End(direction)]);
-            assert_eq!(run(14_480, bytes), [Change::Begin(direction)], "ten at a time");
+            let run = |acknowledged_bytes: u32| {
+                let mut bulk = Bulk::new();
+                // The counter wraps.
+                bulk.window.sent_segments = u32::MAX - 100;
+                acknowledged_by(&mut bulk, acknowledged_bytes, 10 * LONG, bytes)
+            };
+            let in_part = [Change::Begin(direction, How::InPart), Change::End(direction, How::InPart)];
+            let silent = [&in_part[..], &[Change::Begin(direction, How::InSilence)]].concat();
+            assert_eq!(run(2896), silent, "two at a time");
+            assert_eq!(run(14_480), in_part[..1], "ten at a time");
         }
+    }
+
+    #[test]
+    fn in_silence_nothing_waits_for_longer_than_it_and_only_where_all_of_it_has_room() {
+        let mut bulk = Bulk::new();
+        acknowledged_by(&mut bulk, 2896, 2 * LONG, [250_000, 0]);
+        assert_eq!(bulk.gather.due(), Some((ClientToServer, bulk.now + SILENCE)));
+        assert_eq!(bulk.changes(LONG, [800_000, 0]), [], "fewer than seven eighths of the window");
+        let end = [Change::End(ClientToServer, How::InSilence)];
+        assert_eq!(bulk.changes(LONG, [950_000, 0]), end, "nothing would wake the worker at half of it");
+        let again = [Change::Begin(ClientToServer, How::InSilence)];
+        assert_eq!(bulk.changes(LONG, [250_000, 0]), again);
+        assert_eq!(bulk.read([250_000, 1]), end[0], "an answer");
     }
 
     #[test]
     fn where_the_path_is_short_half_of_the_window_may_gather() {
         // 12 Gbit/s: 3 MB would come within the time, and wake the worker six times.
-        assert_eq!(Bulk::new().changes(LONG, [1_500_000, 0]), [Change::Begin(ClientToServer)]);
+        assert_eq!(Bulk::new().changes(LONG, [1_500_000, 0]), [Change::Begin(ClientToServer, How::InPart)]);
     }
 
     #[test]
@@ -365,11 +426,11 @@ mod tests {
         for (last, end) in [([250_000, 1], 1), ([0, 0], 2), ([1000, 0], 2)] {
             let mut bulk = Bulk::new();
             bulk.changes(LONG, [250_000, 0]);
-            assert_eq!(bulk.changes(end, last), [Change::End(ClientToServer)], "{last:?}");
+            assert_eq!(bulk.changes(end, last), [Change::End(ClientToServer, How::InPart)], "{last:?}");
             assert_eq!(bulk.gather.due(), None);
             assert_eq!(
                 bulk.changes(LONG, [250_000, 0]),
-                [Change::Begin(ClientToServer)],
+                [Change::Begin(ClientToServer, How::InPart)],
                 "it may begin again"
             );
         }

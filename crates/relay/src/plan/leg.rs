@@ -13,6 +13,10 @@ pub struct LegPlan {
     pub buffer_bytes: u64,
     /// Most that is sent (SO_MAX_PACING_RATE); no limit but the congestion control's when absent.
     pub pacing_bps: Option<u64>,
+    /// What the receive buffer may grow to while so much waits there for less than the queue's target; no more than
+    /// `buffer_bytes` where somebody has said how large that is.
+    #[serde(skip)]
+    pub fast_buffer_bytes: u64,
     /// Bytes that may wait unsent in the send buffer (TCP_NOTSENT_LOWAT).
     pub notsent_lowat_bytes: u32,
     /// Largest segment sent and asked for (TCP_MAXSEG); the path's when absent.
@@ -30,6 +34,8 @@ pub struct LegPlan {
 impl LegPlan {
     /// 1 Gbit/s at 8 ms: a LAN and more, while a stalled server costs the relay little.
     pub const CLIENT_BUFFER_BYTES: u64 = 2 << 20;
+    /// About 4 MiB of payload: 4 Gbit/s at 8 ms, where a thread that carries it may not run for some of that time.
+    pub const FAST_BUFFER_BYTES: u64 = 8 << 20;
     /// About 8 MiB of payload: 1 Gbit/s at 67 ms, or twice the bandwidth-delay product of 1 Gbit/s at 28.4 ms.
     pub const SERVER_BUFFER_BYTES: u64 = 16 << 20;
     /// Unsent bytes are queue, not flight: at 1 Gbit/s this is 2 ms, and refilled when 1 ms is left.
@@ -44,6 +50,7 @@ impl LegPlan {
         LegPlan {
             cc: None,
             buffer_bytes: LegPlan::CLIENT_BUFFER_BYTES,
+            fast_buffer_bytes: LegPlan::FAST_BUFFER_BYTES,
             pacing_bps: None,
             notsent_lowat_bytes: LegPlan::NOTSENT_LOWAT_BYTES,
             mss_bytes: None,

@@ -158,6 +158,7 @@ impl ConnectionPlan {
         let [client, server] = self.buffers_within(memory_bytes);
         self.client.buffer_bytes = client.max(ConnectionPlan::LEAST_BUFFER_BYTES);
         self.server.buffer_bytes = server.max(ConnectionPlan::LEAST_BUFFER_BYTES);
+        (self.client.fast_buffer_bytes, self.server.fast_buffer_bytes) = (0, 0);
         self
     }
 

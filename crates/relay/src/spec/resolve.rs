@@ -345,6 +345,7 @@ fn leg(spec: &LegSpec, defaults: &LegPlan, path: &str, problems: &mut Problems) 
             defaults.buffer_bytes
         }
     };
+    let is_default = (spec.buffer, spec.rate, spec.rtt) == (None, None, None);
     if !LegPlan::BUFFER_RANGE_BYTES.contains(&buffer_bytes) {
         wrong("buffer", format!("it is {}; give 4096B to 1GiB", Size(buffer_bytes)));
     }
@@ -364,6 +365,7 @@ fn leg(spec: &LegSpec, defaults: &LegPlan, path: &str, problems: &mut Problems) 
     LegPlan {
         cc: spec.cc.clone().or_else(|| defaults.cc.clone()),
         buffer_bytes,
+        fast_buffer_bytes: if is_default { defaults.fast_buffer_bytes } else { 0 },
         pacing_bps: spec.pacing.map(|rate| rate.0).or(defaults.pacing_bps),
         notsent_lowat_bytes: lowat as u32,
         mss_bytes: spec.mss.or(defaults.mss_bytes),

@@ -15,7 +15,7 @@ use crate::{
     },
     logic::{
         connection::{Action, Connection, Direction, Event, Side},
-        gather::{Change, Gather},
+        gather::{Change, Gather, How},
     },
     observe::observer::Ended,
     plan::BUFFER_BYTES,
@@ -56,8 +56,11 @@ pub(crate) struct Relayed {
     is_failure_told: bool,
     /// The listener that its client connected to; none for one that is intercepted.
     pub listener: Option<SocketAddr>,
-    /// Per side: not written to although it would have taken more, so that no event says when it should have.
+    /// Per side: to be watched anew: not written to although it would have taken more, so that no event says when it
+    /// should have, or told of otherwise than before.
     unarmed: [bool; 2],
+    /// Per side: its data gather in silence, and no event tells of them.
+    is_silent: [bool; 2],
     /// Whether the server's leg has what a connection needs that lasts.
     is_equipped: bool,
     /// The server's leg acknowledges the handshake with the client's first bytes, if they are there.
@@ -131,6 +134,7 @@ impl Relayed {
             is_failure_told: false,
             listener,
             unarmed: [false; 2],
+            is_silent: [false; 2],
             is_equipped: false,
             owes_acknowledgement: false,
             gather: Gather::new(now),
@@ -430,7 +434,12 @@ impl Relayed {
         }
     }
 
-    /// Sides that must be watched anew, for an event when less waits in them; to be asked once.
+    /// Whether events tell of a side's data.
+    pub fn tells_of_data(&self, side: Side) -> bool {
+        !self.is_silent[side as usize]
+    }
+
+    /// Sides that must be watched anew; to be asked once.
     pub fn take_unarmed(&mut self) -> impl Iterator<Item = Side> + use<> {
         let unarmed = std::mem::take(&mut self.unarmed);
         [Side::Client, Side::Server].into_iter().filter(move |side| unarmed[*side as usize])
@@ -459,18 +468,28 @@ impl Relayed {
         let reads = |direction: &Direction| read_bytes[direction.index()] > 0;
         let due = self.gather.due().map(|(direction, _)| direction);
         if Direction::BOTH.into_iter().filter(reads).chain(due).any(is_held) {
-            if let Change::End(direction) = self.gather.stop(Instant::now()) {
-                leg::wake_at(self.legs.leg(direction.from()), 1);
-            }
-            return;
+            let change = self.gather.stop(Instant::now());
+            return self.tell_socket(change);
         }
         let window = |direction| self.legs.window(direction);
-        let (direction, bytes) = match self.gather.after_turn(read_bytes, length, Instant::now(), window) {
-            Change::None => return,
-            Change::Begin(direction) => (direction, window(direction).gathered_bytes),
-            Change::End(direction) => (direction, 1),
-        };
-        leg::wake_at(self.legs.leg(direction.from()), bytes);
+        let change = self.gather.after_turn(read_bytes, length, Instant::now(), window);
+        self.tell_socket(change);
+    }
+
+    fn tell_socket(&mut self, change: Change) {
+        match change {
+            Change::None => {}
+            Change::Begin(direction, How::InPart) => {
+                let bytes = self.legs.window(direction).gathered_bytes;
+                leg::wake_at(self.legs.leg(direction.from()), bytes);
+            }
+            Change::End(direction, How::InPart) => leg::wake_at(self.legs.leg(direction.from()), 1),
+            Change::Begin(direction, How::InSilence) | Change::End(direction, How::InSilence) => {
+                let side = direction.from() as usize;
+                self.is_silent[side] = matches!(change, Change::Begin(..));
+                self.unarmed[side] = true;
+            }
+        }
     }
 
     /// Throws the buffers away.

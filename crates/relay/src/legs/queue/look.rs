@@ -42,7 +42,11 @@ pub(crate) struct Looks {
 
 impl Looks {
     pub fn new(legs: &Legs, now: Instant) -> Looks {
-        let of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
+        let mut of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
+        if legs.is_inserted {
+            // With more room those were seen to fall into moving segment by segment.
+            of.iter_mut().for_each(|look| look.fast_buffer_bytes = 0);
+        }
         Looks { of, due: now, every: LOOK_EVERY, memory_bytes: None }
     }
 
@@ -135,6 +139,9 @@ struct Look {
     /// Its inbound leg as it is when nothing is set, and what may wait unsent on the other.
     buffer_bytes: u64,
     unsent_bytes: u32,
+    /// What its receive buffer may grow to while nothing is set, and what it was given then.
+    fast_buffer_bytes: u64,
+    left_buffer_bytes: u64,
     /// The outbound leg's send buffer as its plan says, and as it was set last.
     send_bytes: u64,
     set_send_bytes: u64,
@@ -163,6 +170,8 @@ impl Look {
             inbound_bytes: inbound.buffer_bytes + BUFFER_BYTES as u64,
             unsent_bytes: outbound.notsent_lowat_bytes,
         };
+        // Limits of memory count buffers as planned, and whoever made them smaller wants them so.
+        let may_grow = !inbound.begins_small && inbound.buffer_bytes >= LegPlan::CLIENT_BUFFER_BYTES;
         let queue = plan.queue.as_ref();
         Look {
             target_us: queue.map_or(u32::MAX, |queue| queue.target_us),
@@ -175,6 +184,8 @@ impl Look {
             set: Some(Set::default()),
             buffer_bytes: inbound.buffer_bytes,
             unsent_bytes: outbound.notsent_lowat_bytes,
+            fast_buffer_bytes: if may_grow { inbound.fast_buffer_bytes } else { 0 },
+            left_buffer_bytes: inbound.buffer_bytes,
             send_bytes: outbound.buffer_bytes,
             set_send_bytes: outbound.buffer_bytes,
             most: None,
@@ -201,7 +212,7 @@ impl Look {
         let (inbound, outbound) = (legs.leg(direction.from()), legs.leg(direction.to()));
         match wanted {
             Some(wanted) => self.hold(wanted, inbound, outbound, from),
-            None => self.release(inbound, outbound),
+            None => self.leave_alone(inbound, outbound, from),
         }
         self.fit_send_buffer(outbound);
         shown.show(self.set.as_ref());
@@ -253,28 +264,45 @@ impl Look {
         let most_bytes = self.most.map_or(u64::MAX, |most| most.receive_bytes);
         let room_bytes = (u64::from(wanted.buffer_bytes) * self.bookkeeping_x16 / 16).min(most_bytes);
         let is_over = unread_bytes > u64::from(wanted.buffer_bytes);
-        let promised_bytes = match u64::from(from.rcv_wnd_bytes) {
-            0 => 0,
-            promised => occupied_bytes + 2 * promised,
-        };
+        let promised_bytes = promised_bytes(from, occupied_bytes);
         // At first the buffer was the kernel's to size, which promised by it. Then the clamp bounds the promise: the
         // data have come with which the kernel forgets it.
-        let now_bytes = if set.buffer_bytes == 0 { self.buffer_bytes } else { set.buffer_bytes };
+        let now_bytes = if set.buffer_bytes == 0 { self.left_buffer_bytes } else { set.buffer_bytes };
         let wanted_bytes =
-            buffer_bytes(room_bytes, promised_bytes, is_over, now_bytes).min(self.buffer_bytes);
+            buffer_bytes(room_bytes, promised_bytes, is_over, now_bytes).min(self.left_buffer_bytes);
         if set.buffer_bytes.abs_diff(wanted_bytes) > set.buffer_bytes / 8 {
             set.buffer_bytes = wanted_bytes;
             let _ = socket::set_buffer(inbound, Buffer::Receive, wanted_bytes);
         }
     }
 
-    /// The sockets are as the plan says from now on.
-    fn release(&mut self, inbound: &TcpStream, outbound: &TcpStream) {
+    /// The sockets are as the plan says from now on; only the receive buffer follows the rate.
+    fn leave_alone(&mut self, inbound: &TcpStream, outbound: &TcpStream, from: &TcpInfo) {
+        let drain_bps = self.window.as_ref().map_or(0, Window::drain_bps);
+        let wanted_bytes = self.fast_bytes(drain_bps);
         if self.set.take().is_some() {
-            let _ = socket::set_buffer(inbound, Buffer::Receive, self.buffer_bytes);
+            self.left_buffer_bytes = wanted_bytes;
+            let _ = socket::set_buffer(inbound, Buffer::Receive, wanted_bytes);
             clamp(inbound, NO_CLAMP_BYTES);
             limit_unsent(outbound, self.unsent_bytes);
+        } else if self.left_buffer_bytes.abs_diff(wanted_bytes) > self.left_buffer_bytes / 8 {
+            let occupied_bytes = occupied_bytes(inbound);
+            let is_over = occupied_bytes > wanted_bytes;
+            let promised_bytes = promised_bytes(from, occupied_bytes);
+            let bytes = buffer_bytes(wanted_bytes, promised_bytes, is_over, self.left_buffer_bytes);
+            if bytes != self.left_buffer_bytes {
+                self.left_buffer_bytes = bytes;
+                let _ = socket::set_buffer(inbound, Buffer::Receive, bytes);
+            }
         }
+    }
+
+    /// The receive buffer of a leg that is left alone: as planned, or as much as goes out within half a target. About
+    /// half of what the kernel counts is payload.
+    fn fast_bytes(&self, drain_bps: u64) -> u64 {
+        let bytes = u128::from(drain_bps / 8) * u128::from(self.target_us) / 1_000_000;
+        let most_bytes = self.fast_buffer_bytes.max(self.buffer_bytes);
+        u64::try_from(bytes).unwrap_or(u64::MAX).clamp(self.buffer_bytes, most_bytes)
     }
 }
 
@@ -309,6 +337,14 @@ fn buffer_bytes(room_bytes: u64, promised_bytes: u64, is_over: bool, now_bytes: 
     }
 }
 
+/// What the sender was promised, and what is there: as the kernel counts it, at its dearest.
+fn promised_bytes(from: &TcpInfo, occupied_bytes: u64) -> u64 {
+    match u64::from(from.rcv_wnd_bytes) {
+        0 => 0,
+        promised => occupied_bytes + 2 * promised,
+    }
+}
+
 /// What the receive queue takes of its buffer: the first number of SO_MEMINFO.
 fn occupied_bytes(socket: &TcpStream) -> u64 {
     socket::option(socket, libc::SOL_SOCKET, libc::SO_MEMINFO).map_or(0, |bytes| u64::from(bytes as u32))
@@ -339,6 +375,7 @@ fn view(from: &TcpInfo, to: &TcpInfo) -> View {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use longfat_cc::queue::QueuePlan;
 
     #[test]
     fn a_clamp_that_the_kernel_forgot_is_set_again() {
@@ -377,6 +414,19 @@ mod tests {
             Advertised { limit_bytes: 9000, window_bytes: 6000, ahead_bytes: 5000, buffer_bytes: 1 << 20 };
         let bound = up.bound(Some(held), 256 << 10);
         assert_eq!((bound.window_bytes, bound.ahead_bytes, bound.buffer_bytes), (6000, 5000, (1 << 20) / 18));
+    }
+
+    #[test]
+    fn a_fast_legs_buffer_holds_half_a_target_within_what_its_plan_allows() {
+        let up = |plan: &ConnectionPlan| Look::new(plan, Direction::ClientToServer);
+        let mut plan = ConnectionPlan { queue: Some(QueuePlan::default()), ..ConnectionPlan::default() };
+        let bytes = |plan: &ConnectionPlan, mbps: u64| up(plan).fast_bytes(mbps * 1_000_000);
+        assert_eq!(bytes(&plan, 300), 2 << 20, "as planned");
+        assert_eq!(bytes(&plan, 2000), 5_000_000, "of 20 ms half is payload");
+        assert_eq!(bytes(&plan, 10_000), 8 << 20);
+        assert_eq!(Look::new(&plan, Direction::ServerToClient).fast_bytes(u64::MAX), 16 << 20);
+        plan.memory_bytes = Some(1 << 30);
+        assert_eq!(bytes(&plan.within_memory(), 10_000), 2 << 20, "whoever bounds memory has said how much");
     }
 
     /// It would be promised in turn: 2 MB stood in a relay 10 ms after its sender began.
