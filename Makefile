@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python test-ray checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages test-reproducible
+.PHONY: help setup setup-tests build demo test test-rootless test-python test-ray checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-adopt soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages test-reproducible
 
 LONGFAT := target/release/longfat
 
@@ -179,6 +179,10 @@ soak-relay: soak-relay-streams ## the relay's long trials (half an hour): stream
 soak-relay-streams: ## 1 GiB each way, IPv4 and IPv6, under loss and reordering, and tiny windows (15 minutes at most)
 	cargo test --release --locked -p longfat-relay --test reliability --no-run
 	timeout 900 $(SOAK) long_streams a_gibibyte
+
+soak-relay-adopt: ## 1,000 living connections adopted, upgraded, killed under and left, 20 times (3 minutes; SOAK_CONNECTIONS, 9,000 at most, SOAK_TIMES)
+	SOAK_CONNECTIONS=$${SOAK_CONNECTIONS:-1000} SOAK_TIMES=$${SOAK_TIMES:-20} \
+		cargo test --release --locked -p longfat-cli --test relay_adopt -- --nocapture
 
 soak-relay-dialogues: ## 10,000 made-up dialogues, with and without the relay (5 minutes; DIALOGUES, DIALOGUES_SEED)
 	DIALOGUES=$${DIALOGUES:-10000} cargo test --release --locked -p longfat-relay --test dialogues -- --nocapture made_up

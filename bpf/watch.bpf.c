@@ -28,6 +28,7 @@
 #define NS_PER_US 1000
 /* A share of fewer bytes than these says nothing. */
 #define LOSSES_FROM_BYTES 100000
+#define BOTH 3 /* ends */
 
 /* Where a connection is while it is young, or nobody wants its place. */
 struct place {
@@ -294,6 +295,7 @@ static __always_inline void open(struct __sk_buff *skb, const struct passing *p,
 	s->fresh.trips[0].end = s->fresh.next[0];
 	s->fresh.interface = skb->ingress_ifindex ? skb->ingress_ifindex : skb->ifindex;
 	s->fresh.is_client_high = p->is_from_high;
+	s->fresh.epoch = after.epoch;
 	if (known)
 		bpf_map_update_elem(&connections, &p->ends, &s->fresh, 0);
 	else
@@ -427,7 +429,7 @@ static __always_inline int is_fast(struct lf_watched *w)
 /* The rate is looked at once all else holds. To be asked once for a packet. */
 static __always_inline int is_due(struct lf_watched *w)
 {
-	if (!w->answer.header_bytes || w->finished || w->bytes < after.bytes)
+	if (!w->answer.header_bytes || w->finished || w->unheard || w->bytes < after.bytes)
 		return 0;
 	if ((after.rtt_us && !is_long(w)) || (after.losses_ppm && !is_lossy(w)))
 		return 0;
@@ -462,7 +464,27 @@ static __always_inline void watch_anew(struct lf_watched *w)
 	w->bytes = w->repeated_bytes = w->stretch_bytes = 0;
 	w->opened_ns = w->stretch_ns = bpf_ktime_get_ns();
 	w->trips[0].sent_ns = w->trips[1].sent_ns = 0;
+	w->unheard = BOTH;
 	w->is_told = 0;
+}
+
+/* Goes on where another relay was. What passed in between was not seen, and nothing is led any more. */
+static __always_inline void inherit(struct lf_watched *w)
+{
+	w->epoch = after.epoch;
+	w->unheard = BOTH;
+	if (w->is_told)
+		watch_anew(w);
+}
+
+/* An end says how far it is. */
+static __always_inline void hear(struct __sk_buff *skb, const struct passing *p, struct lf_watched *w)
+{
+	__u32 is_server = w->is_client_high != p->is_from_high;
+
+	w->unheard &= is_server ? ~2 : ~1;
+	if (!is_server && !w->interface)
+		w->interface = skb->ingress_ifindex ? skb->ingress_ifindex : skb->ifindex;
 }
 
 /* Leads a packet to user space if that has asked for it. */
@@ -590,6 +612,8 @@ int watch(struct __sk_buff *skb)
 		w = &at->watched;
 	else if (after.watches)
 		w = bpf_map_lookup_elem(&connections, &p.ends);
+	if (w && w->epoch != after.epoch)
+		inherit(w);
 	if (p.packet.flags & SYN)
 		return on_syn(skb, &p, at, is_placed, w);
 	if (!w && after.hold_ns && is_held_back(skb, &p))
@@ -601,8 +625,10 @@ int watch(struct __sk_buff *skb)
 	 */
 	if (w && after.rtt_us && !w->is_told)
 		time_trips(&p, w);
-	if (w && (!is_placed || p.payload_bytes || (p.packet.flags & (FIN | RST))))
+	if (w && (!is_placed || w->unheard || p.payload_bytes || (p.packet.flags & (FIN | RST))))
 		follow(&p, w);
+	if (w && w->unheard)
+		hear(skb, &p, w);
 	if (after.leads_any || !after.watches || (w && w->is_told)) {
 		int verdict = lead(&p, w);
 

@@ -38,11 +38,13 @@ struct lf_watched {
 	lf_u64 bytes;      /* payload of both ends, repetitions included */
 	lf_u64 opened_ns;  /* CLOCK_MONOTONIC; of one that is watched anew, since then */
 	lf_u32 next[2];    /* behind the last sequence number of the client, of the server */
-	lf_u32 interface;  /* at which the SYN arrived */
+	lf_u32 interface;  /* at which the SYN arrived; 0 until the client is heard of what another router knew */
 	lf_u32 is_told;    /* user space knows of it */
 	lf_u8 is_client_high;
 	lf_u8 finished;    /* bit 0: the client's FIN has passed; bit 1: the server's; bit 2: a reset */
-	lf_u8 zero[6];
+	lf_u8 unheard;     /* bit 0: the client, bit 1: the server may be further than is known */
+	lf_u8 zero;
+	lf_u32 epoch;      /* of the relay that follows it; of another one's it is not known who leads what */
 	lf_u64 repeated_bytes;  /* of `bytes`: behind others of their end, or sent again */
 	lf_u64 stretch_bytes;   /* `bytes` when the rate was looked at last */
 	lf_u64 stretch_ns;      /* when that was */
@@ -78,7 +80,7 @@ struct lf_after {
 	lf_u32 pass_mark;  /* of packets of connections that are only watched; 0: they get none */
 	lf_u32 has_sockets;  /* packets may be for sockets that have others' addresses */
 	lf_u32 drops;  /* some orders are LF_DROP */
-	lf_u32 zero;
+	lf_u32 epoch;  /* of this relay */
 	lf_u64 hold_ns;  /* for so long packets of strangers are dropped: of connections seen first in mid-stream */
 };
 

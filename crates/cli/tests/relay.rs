@@ -3,6 +3,7 @@
 
 mod relay_bed;
 
+use longfat_host::run_command;
 use relay_bed::{Bed, SERVER, ask, echo_server};
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -178,6 +179,21 @@ fn samples_are_records_the_schema_reads_back() {
     .unwrap();
     assert_eq!(legs.into_iter().collect::<Vec<_>>(), ["relay_in", "relay_out"]);
     assert_eq!(relayed.values().copied().collect::<Vec<_>>(), [10_000, 10_000]);
+}
+
+#[test]
+fn the_option_that_names_the_control_socket_is_one_word_and_the_former_one_means_the_same() {
+    let bed = Bed::new("onew");
+    let directory = tempfile::tempdir().unwrap();
+    for option in ["--socket", "--control"] {
+        let socket = directory.path().join(option);
+        let socket = socket.to_str().unwrap();
+        let relay = bed.start(bed.command(&["--intercept", "lan", "--forwarding", option, socket]));
+        let asked = run_command(bed.command(&["status", "--socket", socket])).unwrap();
+        assert!(asked.contains("lan"), "{asked}");
+        relay.signal(libc::SIGTERM);
+        assert_eq!(relay.wait().0, Some(0));
+    }
 }
 
 #[test]

@@ -11,10 +11,11 @@ use crate::{
     support::{self, Capability},
     tcx,
 };
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapInfo, Object, OpenObject};
 use longfat_host::support::Missing;
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -24,9 +25,16 @@ static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/watch.bpf.o"));
 /// The settings' map, by its section.
 const AFTER: &str = ".data.after";
 const COUNTS: &str = ".bss.counts";
+/// Of the number of places.
+const PLACE_BITS: u32 = 14;
 /// The only element of either.
 const ONLY: [u8; 4] = [0; 4];
 const HEADER_BYTES: usize = 60;
+
+/// Of what lies in the maps that a process hands to the next one: another number with every change of `lf_watched`.
+pub const LAYOUT: u32 = 1;
+/// These maps: what is known of connections.
+const KNOWN: [&str; 2] = ["connections", "places"];
 
 /// What this process or kernel lacks for it; nothing is touched.
 pub fn missing() -> Vec<Missing> {
@@ -81,6 +89,8 @@ pub struct Orders {
     pub drops: bool,
     /// For so long packets are dropped of connections that are seen first in mid-stream.
     pub hold: Option<Duration>,
+    /// Names the process that follows connections from now on. Those that another one knew are watched anew.
+    pub epoch: u32,
 }
 
 impl Orders {
@@ -110,6 +120,7 @@ impl Orders {
             self.pass_mark.unwrap_or(0),
             u32::from(self.has_sockets),
             u32::from(self.drops),
+            self.epoch,
         ];
         for (at, word) in (32..).step_by(4).zip(words) {
             value[at..at + 4].copy_from_slice(&word.to_ne_bytes());
@@ -219,6 +230,13 @@ impl SeenOffer {
         let header = bytes.get(4..4 + header_bytes.min(HEADER_BYTES))?.to_vec();
         (header_bytes > 0).then_some(SeenOffer { header, payload_bytes: u16_at(bytes, 2)? })
     }
+
+    fn put(&self, bytes: &mut [u8]) {
+        let header_bytes = self.header.len().min(HEADER_BYTES);
+        bytes[..2].copy_from_slice(&(header_bytes as u16).to_ne_bytes());
+        bytes[2..4].copy_from_slice(&self.payload_bytes.to_ne_bytes());
+        bytes[4..4 + header_bytes].copy_from_slice(&self.header[..header_bytes]);
+    }
 }
 
 /// What has passed of a connection whose handshake was seen whole.
@@ -246,6 +264,8 @@ pub struct Watched {
     pub rtts: [Option<Duration>; 2],
     /// Index of the interface at which the SYN arrived.
     pub interface: u32,
+    /// It was told of.
+    pub is_told: bool,
     /// An end has finished, or reset.
     pub is_ending: bool,
 }
@@ -258,14 +278,17 @@ const INTERFACE_AT: usize = 24;
 const IS_TOLD_AT: usize = 28;
 const IS_CLIENT_HIGH_AT: usize = 32;
 const FINISHED_AT: usize = 33;
+const UNHEARD_AT: usize = 34;
+const EPOCH_AT: usize = 36;
 const REPEATED_AT: usize = 40;
+const STRETCH_BYTES_AT: usize = 48;
+const STRETCH_AT: usize = 56;
 /// What the client has sent comes back from the server.
 const LEAST_AT: [usize; 2] = [92, 76];
 const SYN_AT: usize = 96;
 const OFFER_BYTES: usize = 4 + HEADER_BYTES;
 const ANSWER_AT: usize = SYN_AT + OFFER_BYTES;
 /// Filled up to a multiple of eight.
-#[cfg(test)]
 const WATCHED_BYTES: usize = (ANSWER_AT + OFFER_BYTES).next_multiple_of(8);
 
 impl Watched {
@@ -285,8 +308,40 @@ impl Watched {
             opened_ns: u64_at(value, OPENED_AT)?,
             rtts: [rtt(LEAST_AT[0])?, rtt(LEAST_AT[1])?],
             interface: u32_at(value, INTERFACE_AT)?,
+            is_told: u32_at(value, IS_TOLD_AT)? != 0,
             is_ending: *value.get(FINISHED_AT)? != 0,
         })
+    }
+
+    /// As the program finds it, of two ends of which neither was heard here: `is_client_high` is where the client
+    /// stands.
+    fn to_bytes(&self, is_client_high: bool, epoch: u32) -> [u8; WATCHED_BYTES] {
+        let mut value = [0; WATCHED_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| value[at..at + bytes.len()].copy_from_slice(bytes);
+        let longs = [
+            (BYTES_AT, self.bytes),
+            (OPENED_AT, self.opened_ns),
+            (REPEATED_AT, self.repeated_bytes),
+            (STRETCH_BYTES_AT, self.bytes),
+            (STRETCH_AT, self.opened_ns),
+        ];
+        longs.iter().for_each(|(at, long)| put(*at, &long.to_ne_bytes()));
+        let least_us =
+            |rtt: Option<Duration>| rtt.map_or(0, |rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX));
+        let words = [
+            (NEXT_AT, self.client_next),
+            (NEXT_AT + 4, self.server_next),
+            (IS_TOLD_AT, u32::from(self.is_told)),
+            (EPOCH_AT, epoch),
+            (LEAST_AT[0], least_us(self.rtts[0])),
+            (LEAST_AT[1], least_us(self.rtts[1])),
+        ];
+        words.iter().for_each(|(at, word)| put(*at, &word.to_ne_bytes()));
+        put(IS_CLIENT_HIGH_AT, &[u8::from(is_client_high)]);
+        put(UNHEARD_AT, &[3]);
+        self.syn.put(&mut value[SYN_AT..]);
+        self.answer.put(&mut value[ANSWER_AT..]);
+        value
     }
 }
 
@@ -305,6 +360,19 @@ pub enum Lead {
     Drop,
 }
 
+impl Lead {
+    /// As `struct lf_order` has it.
+    fn number(self) -> u32 {
+        match self {
+            Lead::All => 1,
+            Lead::Resets => 2,
+            Lead::Nothing => 3,
+            Lead::NothingAnew => 4,
+            Lead::Drop => 5,
+        }
+    }
+}
+
 /// What the program has counted since it was attached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -321,6 +389,7 @@ pub struct Watching {
     links: Vec<Link>,
     _object: Object,
     connections: MapHandle,
+    places: MapHandle,
     orders: MapHandle,
     strangers: MapHandle,
     /// Whether strangers are held back.
@@ -339,12 +408,20 @@ impl std::fmt::Debug for Watching {
 impl Watching {
     /// Attaches to interfaces of the calling thread's network namespace, but for those that are gone by now. Nothing is
     /// told before [`Watching::tell`]. What arrives there is noted for `alike` by this program from now on, as far as
-    /// it may be the relay's.
+    /// it may be the relay's. What another process knew of connections ([`Watching::known`]) is known here, too.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is left then.
-    pub fn attach(interfaces: &[String], alike: Option<&Alike>) -> Result<Watching> {
-        let object = object::load("watch", object::open("watch", OBJECT)?)?;
+    pub fn attach(
+        interfaces: &[String],
+        alike: Option<&Alike>,
+        known: Option<&[OwnedFd; 2]>,
+    ) -> Result<Watching> {
+        let mut open = object::open("watch", OBJECT)?;
+        if let Some(known) = known {
+            share(&mut open, known)?;
+        }
+        let object = object::load("watch", open)?;
         let attach = |name: &String| match tcx::attach(&object, "watch", name, 0) {
             Err(_) if tcx::is_gone(name) => None,
             outcome => Some(outcome),
@@ -357,7 +434,8 @@ impl Watching {
         alike.iter().for_each(|alike| alike.leave_arriving(interfaces));
         Ok(Watching {
             links,
-            connections: map("connections")?,
+            connections: map(KNOWN[0])?,
+            places: map(KNOWN[1])?,
             orders: map("orders")?,
             strangers: map("strangers")?,
             holds: AtomicBool::new(false),
@@ -371,8 +449,70 @@ impl Watching {
     /// Descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
         /// The object's maps, program and type information, and a handle of each map.
-        const OBJECT: usize = 17;
+        const OBJECT: usize = 18;
         OBJECT + self.links.len()
+    }
+
+    /// What is known of connections, for another process of the same [`LAYOUT`].
+    pub fn known(&self) -> [BorrowedFd<'_>; 2] {
+        [self.connections.as_fd(), self.places.as_fd()]
+    }
+
+    /// A connection that another process knew is this one's, and told of; whether it is known.
+    pub fn claim(&self, (one, other): (SocketAddr, SocketAddr), epoch: u32) -> bool {
+        let key = RawEnds::of(one, other).0.to_bytes();
+        let Ok(Some(mut value)) = self.connections.lookup(&key, MapFlags::ANY) else { return false };
+        for (at, word) in [(EPOCH_AT, epoch), (IS_TOLD_AT, 1)] {
+            let Some(place) = value.get_mut(at..at + 4) else { return false };
+            place.copy_from_slice(&word.to_ne_bytes());
+        }
+        self.connections.update(&key, &value, MapFlags::EXIST).is_ok()
+    }
+
+    /// What another host knew of a connection is known here from now on, in place of what was known before it went
+    /// there. It is told of, if it is to be, when both ends have been heard here. One that was told of here stays as it
+    /// is, unless the other host had been told of it, too.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn learn(&self, watched: &Watched, epoch: u32) -> Result<()> {
+        let (ends, is_high) = RawEnds::of(watched.client, watched.server);
+        let key = ends.to_bytes();
+        let is_anew = self.order(&key) == Some(Lead::NothingAnew.number());
+        if !watched.is_told && self.is_told(&key) && !is_anew {
+            return Ok(());
+        }
+        if is_anew {
+            // It was for what was known before.
+            self.let_go((watched.client, watched.server));
+        }
+        let value = watched.to_bytes(is_high, epoch);
+        let learned = self.connections.update(&key, &value, MapFlags::ANY);
+        learned.map_err(|source| refused("watch a connection that another router knows", source))
+    }
+
+    /// All living connections whose handshakes were seen whole. One that is watched anew from its next packet on is not
+    /// told of.
+    pub fn living(&self) -> Vec<Watched> {
+        let in_places = (0..1u32 << PLACE_BITS).filter_map(|index| {
+            let value = self.places.lookup(&index.to_ne_bytes(), MapFlags::LOCK).ok()??;
+            Watched::from_bytes(&RawEnds::from_bytes(&value)?, value.get(ENDS_BYTES..)?)
+        });
+        let elsewhere = self.connections.keys().filter_map(|key| {
+            let value = self.connections.lookup(&key, MapFlags::ANY).ok()??;
+            let watched = Watched::from_bytes(&RawEnds::from_bytes(&key)?, &value)?;
+            let is_anew = watched.is_told && self.order(&key) == Some(Lead::NothingAnew.number());
+            Some(if is_anew {
+                Watched { is_told: false, bytes: 0, repeated_bytes: 0, ..watched }
+            } else {
+                watched
+            })
+        });
+        in_places.chain(elsewhere).filter(|one| !one.is_ending).collect()
+    }
+
+    fn order(&self, key: &[u8]) -> Option<u32> {
+        u32_at(&self.orders.lookup(key, MapFlags::ANY).ok()??, 0)
     }
 
     /// From now on connections are told of when they have come so far; those that were told of are not told of again.
@@ -404,15 +544,8 @@ impl Watching {
     /// # Errors
     /// When there are too many such connections.
     pub fn lead(&self, (one, other): (SocketAddr, SocketAddr), lead: Lead, interface: u32) -> Result<()> {
-        let kind: u32 = match lead {
-            Lead::All => 1,
-            Lead::Resets => 2,
-            Lead::Nothing => 3,
-            Lead::NothingAnew => 4,
-            Lead::Drop => 5,
-        };
         let mut value = [0; 8];
-        value[..4].copy_from_slice(&kind.to_ne_bytes());
+        value[..4].copy_from_slice(&lead.number().to_ne_bytes());
         value[4..].copy_from_slice(&interface.to_ne_bytes());
         self.orders
             .update(&RawEnds::of(one, other).0.to_bytes(), &value, MapFlags::ANY)
@@ -423,11 +556,12 @@ impl Watching {
     /// out by others, and a SYN begins anew.
     pub fn leads_all(&self, (one, other): (SocketAddr, SocketAddr)) -> bool {
         let key = RawEnds::of(one, other).0.to_bytes();
-        let at = |map: &MapHandle, offset| {
-            let value = map.lookup(&key, MapFlags::ANY).ok().flatten()?;
-            u32_at(&value, offset)
-        };
-        at(&self.orders, 0) == Some(1) && at(&self.connections, IS_TOLD_AT) == Some(1)
+        self.is_told(&key) && self.order(&key) == Some(Lead::All.number())
+    }
+
+    fn is_told(&self, key: &[u8]) -> bool {
+        let value = self.connections.lookup(key, MapFlags::ANY).ok().flatten();
+        value.and_then(|value| u32_at(&value, IS_TOLD_AT)) == Some(1)
     }
 
     /// Leads nothing of a connection any more, and follows its numbers on.
@@ -453,6 +587,21 @@ impl Watching {
         let at = |offset| object::read_u64(&self.counts, offset).unwrap_or(0);
         Counts { opened: at(0), reached: at(8), untold: at(16) }
     }
+}
+
+/// Has an object use another process's maps, if they are such as it would make.
+fn share(open: &mut OpenObject, known: &[OwnedFd; 2]) -> Result<()> {
+    for (name, known) in KNOWN.iter().zip(known) {
+        let mut maps = open.maps_mut();
+        let mut map = maps.find(|map| map.name() == *name).ok_or_else(|| object::missing_map(name))?;
+        let failed = |source| refused(format!("go on with '{name}' of another relay"), source);
+        let found = MapInfo::new(known.as_fd()).map_err(failed)?.info;
+        let wanted = (map.key_size(), map.value_size(), map.max_entries());
+        if (found.key_size, found.value_size, found.max_entries) == wanted {
+            map.reuse_fd(known.as_fd()).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -489,7 +638,11 @@ mod tests {
             "is_told",
             "is_client_high",
             "finished",
+            "unheard",
+            "epoch",
             "repeated_bytes",
+            "stretch_bytes",
+            "stretch_ns",
             "syn",
             "answer",
         ]);
@@ -501,7 +654,11 @@ mod tests {
             IS_TOLD_AT,
             IS_CLIENT_HIGH_AT,
             FINISHED_AT,
+            UNHEARD_AT,
+            EPOCH_AT,
             REPEATED_AT,
+            STRETCH_BYTES_AT,
+            STRETCH_AT,
             SYN_AT,
             ANSWER_AT,
         ];
@@ -522,8 +679,14 @@ mod tests {
             "pass_mark",
             "has_sockets",
             "drops",
+            "epoch",
         ]);
-        assert_eq!((after.bytes, longs, words), (AFTER_BYTES, [0, 8, 16, 24], [32, 36, 40, 44, 48, 52, 56]));
+        assert_eq!(
+            (after.bytes, longs, words),
+            (AFTER_BYTES, [0, 8, 16, 24], [32, 36, 40, 44, 48, 52, 56, 60])
+        );
+        let place = Layout::of(OBJECT, "place");
+        assert_eq!(place.places(["ends", "watched"]), [0, ENDS_BYTES]);
         let counts = Layout::of(OBJECT, "lf_watch_counts");
         assert_eq!((counts.bytes, counts.places(["opened", "reached", "untold"])), (24, [0, 8, 16]));
     }
@@ -582,5 +745,32 @@ mod tests {
         let watched = Watched::from_bytes(&ends, &value).unwrap();
         assert_eq!((watched.syn.header.len(), watched.answer.header.len()), (20, HEADER_BYTES));
         assert_eq!(Watched::from_bytes(&ends, &value[..value.len() - 1]), None);
+    }
+
+    #[test]
+    fn what_is_told_to_another_host_is_what_is_known_there_but_for_the_interface() {
+        let offer = |byte: u8| SeenOffer { header: vec![byte; 40], payload_bytes: u16::from(byte) };
+        for ports in [(80, 999), (999, 80)] {
+            let end = |port| SocketAddr::new([192, 0, 2, 1].into(), port);
+            let watched = Watched {
+                client: end(ports.0),
+                server: end(ports.1),
+                syn: offer(1),
+                answer: offer(2),
+                client_next: 3,
+                server_next: u32::MAX,
+                bytes: 1 << 40,
+                repeated_bytes: 5,
+                opened_ns: 6 << 40,
+                rtts: [None, Some(Duration::from_micros(7))],
+                interface: 0,
+                is_told: true,
+                is_ending: false,
+            };
+            let (ends, is_high) = RawEnds::of(watched.client, watched.server);
+            let value = watched.to_bytes(is_high, 9);
+            assert_eq!(Watched::from_bytes(&ends, &value), Some(watched));
+            assert_eq!((u32_at(&value, EPOCH_AT), value[UNHEARD_AT]), (Some(9), 3));
+        }
     }
 }

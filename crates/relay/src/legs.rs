@@ -18,6 +18,7 @@ pub(crate) mod tun;
 use crate::{
     logic::{
         Pair,
+        adopted::AdoptedStatus,
         connection::{Direction, Event, Side},
         gather::Window,
     },
@@ -29,7 +30,6 @@ use longfat_host::{
     socket::{self, tcp_info},
 };
 use queue::QueueStatus;
-use serde::{Deserialize, Serialize};
 use std::{
     net::{SocketAddr, TcpStream},
     sync::{
@@ -67,23 +67,6 @@ impl Idle {
     }
 }
 
-/// What had passed of a connection, and was known of its path, when the relay stepped into it in mid-stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AdoptedStatus {
-    /// Payload of both ends since then, repetitions included.
-    pub passed_bytes: u64,
-    /// Of these: out of order, or again.
-    pub repeated_bytes: u64,
-    /// Time since its SYN, or since the relay left it last.
-    pub age_us: u64,
-    /// Least round trip from here to the client; absent where none was measured, as without `adopt_rtt`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_rtt_us: Option<u64>,
-    /// Likewise to the server.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server_rtt_us: Option<u64>,
-}
-
 /// The two sockets, and what a sampling thread may know of them.
 #[derive(Debug)]
 pub(crate) struct Legs {
@@ -98,7 +81,7 @@ pub(crate) struct Legs {
     pub plan: Arc<ConnectionPlan>,
     /// Its sockets were put between its ends, with their sequence numbers.
     pub is_inserted: bool,
-    /// Of one that was adopted in mid-stream, by this process.
+    /// Of one that was adopted in mid-stream, by this relay or one before it.
     pub adopted: Option<AdoptedStatus>,
     /// Of what the client's and the server's leg have sent, as their sockets count it: sent by the ends before.
     pub loaded_bytes: [u64; 2],

@@ -1,6 +1,7 @@
 //! What a relay decides, without sockets and without a clock: time is passed in.
 
 pub(crate) mod accept_batch;
+pub mod adopted;
 pub(crate) mod busy_pairs;
 pub mod connection;
 pub(crate) mod dial_order;

@@ -13,6 +13,7 @@ use bed::{
     try_send_noise,
 };
 use longfat_host::key::Key;
+use longfat_kernel::watch::Conditions;
 use longfat_relay::{Accept, ControlPlan, LimitsPlan, MovePlan, MoveStatus, Observer, Ready, RelayPlan};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};
 use std::{
@@ -24,6 +25,7 @@ use std::{
 };
 
 const WITHIN: Duration = Duration::from_secs(20);
+const AFTER_BYTES: u64 = 100_000;
 const AT_ONCE: (usize, Duration) = (1 << 16, Duration::ZERO);
 /// 40 ms there and back.
 const LINK: &str = "rate = '200Mbit'\ndelay = '20ms'\nqueue = { discipline = 'droptail', limit = '1MB' }";
@@ -261,6 +263,79 @@ fn stalls() {
     Routers::over_link("mvstall4", LINK, |routers| measure("40 ms", routers));
 }
 
+/// Steps in after some bytes, and leaves in pauses.
+fn stepping_in() -> RelayPlan {
+    let mut plan = plan();
+    let way = plan.defaults_mut();
+    way.adopt = Conditions { bytes: Some(AFTER_BYTES), ..Conditions::default() };
+    way.release_after = Some(Duration::from_secs(1));
+    plan
+}
+
+/// Talks until a router's relay is between the ends of all of them.
+fn talk_until_adopted(routers: &Routers, router: usize, pairs: &[Pair]) {
+    eventually("the relay steps in", || {
+        std::thread::scope(|scope| {
+            for (client, far) in pairs {
+                scope.spawn(|| talk(client, far, 60_000, (1 << 14, Duration::from_micros(500))));
+            }
+        });
+        let living = asked(&routers.tag(router)).connections;
+        living.iter().filter(|one| one.adopted.is_some()).count() == pairs.len()
+    });
+}
+
+#[test]
+fn what_was_stepped_into_in_mid_stream_is_left_in_pauses_by_the_other_router_and_stepped_into_again() {
+    let routers = Routers::new("mvpause");
+    let relays = routers.start(&stepping_in());
+    let pairs = pairs(&routers.bed, &listening(&routers.bed));
+    let mut all_moved = 0;
+    for turn in 0..6 {
+        let (from, to) = (turn % 2, 1 - turn % 2);
+        talk_until_adopted(&routers, from, &pairs);
+        let left = |router: usize| {
+            let released = asked(&routers.tag(router)).end_to_end.released;
+            released.get("pause").copied().unwrap_or(0)
+        };
+        let before = left(to);
+        // One may be left by the first router before.
+        let moved = routers.move_from(from, WITHIN).moved;
+        routers.lead(to);
+        eventually("the other relay leaves them", || left(to) == before + moved);
+        eventually("so does the first what stayed there", || live(&routers) == 0);
+        all_moved += moved;
+        for (client, far) in &pairs {
+            talk(client, far, 1 << 12, AT_ONCE);
+        }
+    }
+    assert!(all_moved >= 6, "half of them before they were left: {all_moved}");
+    assert_orderly(relays);
+}
+
+#[test]
+fn what_is_only_watched_is_stepped_into_by_the_other_router() {
+    let routers = Routers::new("mvwatch");
+    let relays = routers.start(&stepping_in());
+    let servers = listening(&routers.bed);
+    let quiet = pairs(&routers.bed, &servers);
+    for (client, far) in &quiet {
+        talk(client, far, 1000, AT_ONCE);
+    }
+    for turn in 0..4 {
+        let (from, to) = (turn % 2, 1 - turn % 2);
+        let status = routers.move_from(from, WITHIN);
+        assert_moved(&status, 0);
+        assert!(status.watched >= 2, "{status:?}");
+        routers.lead(to);
+        talk_until_adopted(&routers, to, &quiet);
+        eventually("they are left", || live(&routers) == 0);
+    }
+    let told = [0, 1].map(|router| asked(&routers.tag(router)).end_to_end);
+    assert!(told.iter().all(|told| told.adopted >= 4 && told.passed.is_empty()), "{told:?}");
+    assert_orderly(relays);
+}
+
 #[test]
 fn what_is_half_closed_stays_half_closed() {
     let routers = Routers::new("mvhalf");
@@ -445,6 +520,40 @@ fn without_the_key_nothing_moves_and_what_was_recorded_is_worth_nothing() {
     assert_orderly(relays);
 }
 
+#[test]
+fn a_reload_changes_where_moves_are_taken_and_by_which_key() {
+    let routers = Routers::new("mvreload");
+    let relays = routers.start(&plan());
+    let pairs = pairs(&routers.bed, &listening(&routers.bed));
+    let other = Key::create(&routers.keys.path().join("other")).unwrap();
+    let mut elsewhere = routers.address(1);
+    elsewhere.set_port(elsewhere.port() + 1);
+    let reload = |listen, key: &str| {
+        let moves = MovePlan { listen, key: routers.keys.path().join(key), hold: None };
+        relays[1].try_reload(RelayPlan { moves: Some(moves), ..routers.plan(1, &plan()) })
+    };
+    let try_move = |to, key: &Key| {
+        routers.begin_move(0, to, key, Duration::from_secs(2));
+        routers.wait_for_move(0)
+    };
+    reload(elsewhere, "key").unwrap();
+    let refused = try_move(routers.address(1), &routers.key);
+    assert!(refused.moved == 0 && refused.error.as_ref().unwrap().contains("listen"), "{refused:?}");
+    reload(elsewhere, "other").unwrap();
+    let refused = try_move(elsewhere, &routers.key);
+    assert!(refused.moved == 0 && refused.error.as_ref().unwrap().contains("same key"), "{refused:?}");
+    // What cannot be is refused, and all is as it was.
+    let problem = reload(elsewhere, "nosuch").unwrap_err();
+    assert!(problem.contains("nosuch"), "{problem}");
+    assert_moved(&try_move(elsewhere, &other), 2);
+    routers.lead(1);
+    for (client, far) in &pairs {
+        talk(client, far, 1 << 18, AT_ONCE);
+    }
+    drop(pairs);
+    assert_orderly(relays);
+}
+
 /// Pieces that pass there in a move of one quiet connection: a handshake, and twice one for each message.
 const THERE: usize = 13;
 const BACK: usize = 11;
@@ -581,9 +690,12 @@ fn a_relay_that_is_killed_while_it_moves_leaves_a_whole_connection_or_a_reset_on
         first.kill();
         drop(tap);
         routers.lead(1);
-        ended += usize::from(!is_whole_or_reset(&pair));
+        let is_whole = is_whole_or_reset(&pair);
+        ended += usize::from(!is_whole);
+        // It is the other relay's, and its ends hear nothing of the death of the first.
+        assert!(is_whole || (way, count) != (Way::Back, 8), "behind the word that makes it the other one's");
         routers.lead(0);
     }
-    assert!(ended >= 3, "before the other relay has it, it ends with its relay: {ended}");
+    assert_eq!(ended, 3, "before the other relay has it, it ends with its relay");
     drop(second);
 }

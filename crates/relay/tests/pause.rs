@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::{
-    Bed, accept, asked, check_noise, check_some_noise, ends_with_reset, exchange,
+    Bed, Running, accept, asked, check_noise, check_some_noise, ends_with_reset, exchange,
     path::{PROCESS, RelayProcess, eventually},
     receive_noise, reset, send_noise, servers, set_ipv4, start, talk, told, try_send_noise,
     try_send_noise_slowly,
@@ -16,7 +16,7 @@ use std::{
     io::{ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -152,6 +152,86 @@ fn a_long_and_lossy_path_makes_no_difference() {
         }
         assert_eq!(relay.stop().reset, 0);
     });
+}
+
+#[test]
+fn a_successor_leaves_what_was_stepped_into_and_steps_into_what_was_watched() {
+    let bed = Bed::new("psucc");
+    let how = || RelayPlan { control: Some(bed::control_of("psucc")), ..plan() };
+    let mut relay = start("psucc", &bed, plan());
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    let pairs =
+        || listeners.iter().map(|(listener, address)| bed.pair(listener, *address)).collect::<Vec<_>>();
+    let (adopted, watched) = (pairs(), pairs());
+    for _ in 0..6 {
+        talk_until_adopted(&bed, &adopted);
+        let is_over = AtomicBool::new(false);
+        // They speak until there is a successor: the predecessor must not leave them.
+        relay = std::thread::scope(|scope| {
+            let is_over = &is_over;
+            for (client, far) in &adopted {
+                scope.spawn(move || {
+                    while !is_over.load(Ordering::Acquire) {
+                        talk(client, far, 20_000, AT_ONCE);
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }
+            let _stop = bed::path::StopOnDrop(is_over);
+            let next = Running::upgrade(&bed.relay, how(), || {}).unwrap();
+            relay.wait();
+            let known = asked("psucc").connections.iter().filter(|one| one.adopted.is_some()).count();
+            assert_eq!(known, adopted.len());
+            next
+        });
+        wait_until_left(&bed);
+        assert_eq!(released("psucc"), adopted.len() as u64);
+    }
+    // Their handshakes went by four relays ago.
+    talk_until_adopted(&bed, &watched);
+    wait_until_left(&bed);
+    for (client, far) in adopted.iter().chain(&watched) {
+        exchange(client, far, 1 << 20);
+    }
+    let stats = relay.stop();
+    assert_eq!((stats.reset, stats.stopped), (0, 0), "{stats:?}");
+}
+
+#[test]
+fn bytes_that_come_at_any_moment_of_an_upgrade_arrive() {
+    let bed = Bed::new("pupbusy");
+    let how = || RelayPlan { control: Some(bed::control_of("pupbusy")), ..plan() };
+    let first = start("pupbusy", &bed, plan());
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    let enough = AtomicBool::new(false);
+    let run = |address: SocketAddr, listener: &TcpListener| {
+        let (client, far) = bed.pair(listener, address);
+        for turn in (0..).take_while(|_| !enough.load(Ordering::Acquire)) {
+            talk(&client, &far, 150_000, (1 << 14, Duration::from_micros(500)));
+            std::thread::sleep(Duration::from_millis(turn * 37 % 260));
+        }
+        exchange(&client, &far, 1 << 18);
+    };
+    let last = std::thread::scope(|scope| {
+        let run = &run;
+        let talkers =
+            listeners.iter().map(|(listener, address)| scope.spawn(move || run(*address, listener)));
+        let talkers: Vec<_> = talkers.collect();
+        let stop = bed::path::StopOnDrop(&enough);
+        let (mut relay, mut left) = (first, 0);
+        for turn in 0..16 {
+            std::thread::sleep(Duration::from_millis(200 + 31 * turn));
+            left += released("pupbusy");
+            let next = Running::upgrade(&bed.relay, how(), || {}).unwrap();
+            relay.wait();
+            relay = next;
+        }
+        drop(stop);
+        talkers.into_iter().for_each(|talker| talker.join().unwrap());
+        assert!(left > 0, "some were left in between");
+        relay
+    });
+    assert_eq!(last.stop().reset, 0);
 }
 
 /// A connection that has been stepped into pauses; what happens at some moment around that at which it is left.

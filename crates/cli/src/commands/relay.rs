@@ -80,7 +80,7 @@ pub struct Args {
     /// Take everything from a file as 'longfat relay run' does, instead of from options.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "cc_client", "cc_server", "buffer_client", "buffer_server", "pacing_server", "notsent_lowat", "queue_target",
-        "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "release_after", "control", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
+        "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "release_after", "socket", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
     ])]
     config: Option<PathBuf>,
 
@@ -170,8 +170,8 @@ pub struct Args {
 
     /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME-PID.sock; none where this
     /// user may not make it].
-    #[arg(long, value_name = "PATH")]
-    control: Option<PathBuf>,
+    #[arg(long, value_name = "PATH", alias = "control")]
+    socket: Option<PathBuf>,
     /// Answer Prometheus on this address, like 127.0.0.1:9469.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     Result,
-    legs::{AdoptedStatus, tun::Tun},
-    logic::Pair,
+    legs::tun::Tun,
+    logic::{Pair, adopted::AdoptedStatus},
     observe::journal::Once,
     plan::{ConnectionPlan, LegPlan, RelayPlan},
     shared::Shared,

@@ -106,6 +106,14 @@ impl Both<'_> {
         }
     }
 
+    /// Both vanish without a word if this process is killed, until they are to hear again.
+    pub fn die_silently(self) {
+        for leg in self.legs() {
+            // A socket that refuses has ended.
+            let _ = set(leg, libc::TCP_REPAIR, 1);
+        }
+    }
+
     /// Both vanish, deaf or not: nothing is said.
     pub fn vanish_quietly(self) {
         for leg in self.legs() {

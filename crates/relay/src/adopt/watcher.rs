@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     Error, Result,
-    legs::AdoptedStatus,
+    keeping::{Keeping, record::Holding},
+    logic::adopted::AdoptedStatus,
     moving::message::Stay,
     plan::{ConnectionPlan, RelayPlan},
 };
@@ -29,6 +30,7 @@ use nix::net::if_::if_indextoname;
 use std::{
     collections::{HashMap, VecDeque},
     net::SocketAddr,
+    os::fd::{BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -135,6 +137,7 @@ impl Meant {
             has_sockets: self.is_routed,
             drops: false,
             hold: self.plan.moves.as_ref().and_then(|moves| moves.hold),
+            epoch: 0,
         }
     }
 }
@@ -142,9 +145,16 @@ impl Meant {
 #[derive(Debug)]
 struct State {
     meant: Option<Meant>,
+    /// Whether the plan has any of these.
+    watches: bool,
+    /// Nothing is watched before this relay has what another one leaves to it, nor after it has left.
+    is_on: bool,
+    epoch: u32,
     copied: Arc<Pool>,
     /// By the client and the server.
     entries: HashMap<Pair, Entry>,
+    /// Those of them that are decided about while packets from before may be in the interface, by the worker.
+    behind: HashMap<usize, Vec<Pair>>,
     waiting: VecDeque<(SocketAddr, SocketAddr)>,
     turn: usize,
     /// Connections into which sockets are put right after their handshakes, by the worker.
@@ -165,9 +175,11 @@ struct Led {
 
 impl Default for State {
     fn default() -> State {
-        let (meant, entries, waiting, turn, led) = Default::default();
+        let (meant, entries, behind, waiting, turn, led) = Default::default();
         let (drops, left, copied) = (false, VecDeque::new(), Arc::new(Pool::new(MOST_COPIED_BYTES)));
-        State { meant, copied, entries, waiting, turn, led, drops, left }
+        // Another than that of any relay before it, whose maps it may have.
+        let (watches, is_on, epoch) = (false, false, monotonic_us() as u32);
+        State { meant, watches, is_on, epoch, copied, entries, behind, waiting, turn, led, drops, left }
     }
 }
 
@@ -175,14 +187,21 @@ impl Default for State {
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     watching: OnceLock<Watching>,
+    /// What another relay knew.
+    known: Mutex<Option<[OwnedFd; 2]>>,
+    kept: OnceLock<u64>,
     state: Mutex<State>,
     /// Entries there are: without any, packets are not looked up.
     count: AtomicUsize,
     /// Whether there are some in [`Led::all`].
     leads_all: AtomicBool,
+    /// Whether there are some in [`State::behind`].
+    has_behind: AtomicBool,
     /// Nothing is held for rules that step in right after handshakes.
     only_watches: AtomicBool,
     wants_routes: AtomicBool,
+    /// Connections that may be left in a pause have come about, or have come.
+    may_leave: AtomicBool,
     adopted: AtomicU64,
     released: AtomicU64,
 }
@@ -216,6 +235,8 @@ pub(crate) struct Look {
 impl Watcher {
     /// Begins to watch, if a rule asks for it and nothing watches yet: that takes rights which a relay gives up when it
     /// has started. Rules that step in right after handshakes do without where the kernel has no such programs.
+    ///
+    /// It knows what a relay before it knew of connections, if that left it something.
     pub fn prepare(&self, plan: &RelayPlan, alike: Option<&Alike>) -> Result<()> {
         if self.watching.get().is_some() {
             return Ok(());
@@ -233,7 +254,8 @@ impl Watcher {
         // What comes by the relay's own interfaces was seen before; nothing passes by the loopback.
         let mut interfaces = mark::interfaces().map_err(failed)?;
         interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
-        match Watching::attach(&interfaces, alike) {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match Watching::attach(&interfaces, alike, known.as_ref()) {
             Ok(watching) => drop(self.watching.set(watching)),
             Err(error) if must_watch => return Err(failed(error)),
             Err(_) => {}
@@ -246,12 +268,75 @@ impl Watcher {
     pub fn open(&self, meant: Option<Meant>) {
         let Some(watching) = self.watching.get() else { return };
         let mut state = self.lock();
-        // The map is there, and so is its only element.
-        let _ = watching.tell(state.orders(meant.as_ref()));
+        state.watches = meant.is_some();
         if let Some(meant) = meant {
             self.only_watches.store(!meant.plan.inserts_at_once(), Ordering::Release);
             state.meant = Some(meant);
         }
+        state.tell(watching);
+    }
+
+    /// What another relay knew of connections, for [`Watcher::prepare`].
+    pub fn inherit(&self, known: [OwnedFd; 2]) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(known);
+    }
+
+    /// What is known of connections, for whoever comes after this relay.
+    pub fn known(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        self.watching.get().map(Watching::known)
+    }
+
+    /// The number of that at whoever keeps it.
+    pub fn kept_id(&self) -> Option<u64> {
+        self.kept.get().copied()
+    }
+
+    /// Puts it where it survives this process.
+    pub fn keep(&self, keeping: &Keeping) {
+        let Some(known) = self.known().filter(|_| keeping.is_on()) else { return };
+        self.kept.get_or_init(|| {
+            let id = keeping.other_id();
+            keeping.put(id, &Holding::Watched { layout: watch::LAYOUT }, &known);
+            id
+        });
+    }
+
+    /// Watches from now on. These are connections that another relay had stepped into, and this one carries.
+    pub fn begin(&self, adopted: &[Pair]) {
+        let Some(watching) = self.watching.get() else { return };
+        let mut state = self.lock();
+        for pair in adopted {
+            // One that is not known is not left in a pause.
+            let _ = watching.claim(*pair, state.epoch);
+            self.may_leave.store(true, Ordering::Relaxed);
+        }
+        state.is_on = true;
+        state.tell(watching);
+    }
+
+    /// What is known of connections that nobody has stepped into.
+    pub fn untold(&self) -> Vec<Watched> {
+        let mut living = self.watching.get().map(Watching::living).unwrap_or_default();
+        let state = self.lock();
+        // One that was left a moment ago is watched anew in a moment.
+        let is_left =
+            |pair: &Pair| state.entries.get(pair).is_some_and(|entry| entry.kind() == Some(Kind::Released));
+        living.retain(|one| !one.is_told || is_left(&(one.client, one.server)));
+        living
+    }
+
+    /// What is known of a connection that was stepped into.
+    pub fn known_of(&self, pair: Pair) -> Option<Watched> {
+        self.watching.get()?.look(pair)
+    }
+
+    /// Another router knew that of a connection. Here, too, it may have been known before it went there.
+    pub fn learn(&self, watched: &Watched) {
+        let Some(watching) = self.watching.get() else { return };
+        let epoch = self.lock().epoch;
+        // Without room it is not known here, and stays as it is.
+        let _ = watching.learn(watched, epoch);
+        self.may_leave.fetch_or(watched.is_told, Ordering::Relaxed);
     }
 
     /// Whether connections wait for ways to sockets.
@@ -265,7 +350,7 @@ impl Watcher {
         let mut state = self.lock();
         state.meant.iter_mut().for_each(|meant| meant.is_routed = true);
         if let Some(watching) = self.watching.get() {
-            let _ = watching.tell(state.orders(state.meant.as_ref()));
+            state.tell(watching);
         }
     }
 
@@ -288,8 +373,7 @@ impl Watcher {
         }
         if !state.drops {
             state.drops = true;
-            let orders = state.orders(state.meant.as_ref());
-            watching.tell(orders).map_err(|_| Stay::Unwatched)?;
+            state.tell(watching);
         }
         state.entries.remove(&pair);
         self.count.store(state.entries.len(), Ordering::Release);
@@ -338,8 +422,9 @@ impl Watcher {
         if !is_routed && !state.waiting.is_empty() {
             self.wants_routes.store(true, Ordering::Release);
         }
+        let mut in_path = if state.waiting.is_empty() { 0 } else { state.in_path() };
         while is_routed
-            && state.in_path() < MOST_IN_PATH
+            && in_path < MOST_IN_PATH
             && let Some(ends) = state.waiting.pop_front()
         {
             if state.has(ends) {
@@ -348,7 +433,7 @@ impl Watcher {
             // Its packets may come to another worker from here on, which must wait for the entry.
             self.count.store(state.entries.len() + 1, Ordering::Release);
             match state.begin(watching, ends, now, is_draining) {
-                Ok(()) => {}
+                Ok(()) => in_path += 1,
                 Err(reason) => {
                     watching.forget(ends);
                     reason.into_iter().for_each(&mut *passed);
@@ -385,13 +470,22 @@ impl Watcher {
             }
             // Some packets may have gone by.
             Verdict::Adopt(_) => {
-                entry.stage = Stage::Behind(Kind::Passed, now);
+                self.decide(&mut state, pair, Kind::Passed, now);
                 Some(Step::Pass(Reason::Unclear))
             }
             Verdict::Pass(reason) => {
-                entry.stage = Stage::Behind(Kind::Passed, now);
+                self.decide(&mut state, pair, Kind::Passed, now);
                 Some(Step::Pass(reason))
             }
+        }
+    }
+
+    /// Packets from before may still be in the interface.
+    fn decide(&self, state: &mut State, pair: Pair, kind: Kind, now: Instant) {
+        if let Some(entry) = state.entries.get_mut(&pair) {
+            entry.stage = Stage::Behind(kind, now);
+            state.behind.entry(entry.holder).or_default().push(pair);
+            self.has_behind.store(true, Ordering::Release);
         }
     }
 
@@ -399,14 +493,13 @@ impl Watcher {
     pub fn decided(&self, pair: Pair, is_adopted: bool) {
         let kind = if is_adopted { Kind::Adopted } else { Kind::Passed };
         self.adopted.fetch_add(u64::from(is_adopted), Ordering::Relaxed);
-        if let Some(entry) = self.lock().entries.get_mut(&pair) {
-            entry.stage = Stage::Behind(kind, Instant::now());
-        }
+        self.may_leave.fetch_or(is_adopted, Ordering::Relaxed);
+        self.decide(&mut self.lock(), pair, kind, Instant::now());
     }
 
-    /// Whether any connection was adopted in mid-stream.
-    pub fn has_adopted(&self) -> bool {
-        self.adopted.load(Ordering::Relaxed) > 0
+    /// Whether there were connections that may be left in a pause.
+    pub fn may_leave(&self) -> bool {
+        self.may_leave.load(Ordering::Relaxed)
     }
 
     /// Connections that were left in a pause.
@@ -445,8 +538,9 @@ impl Watcher {
 
     fn decide_leaving(&self, pair: Pair, kind: Kind) {
         let mut state = self.lock();
-        let leaving = state.entries.get_mut(&pair).filter(|entry| matches!(entry.stage, Stage::Leaving));
-        leaving.into_iter().for_each(|entry| entry.stage = Stage::Behind(kind, Instant::now()));
+        if state.entries.get(&pair).is_some_and(|entry| matches!(entry.stage, Stage::Leaving)) {
+            self.decide(&mut state, pair, kind, Instant::now());
+        }
     }
 
     /// Sockets are put into a connection whose handshake has just ended. From now on its packets come to the worker's
@@ -473,26 +567,46 @@ impl Watcher {
             let leads_all = state.led.values().any(|led| !led.all.is_empty());
             self.leads_all.store(leads_all, Ordering::Release);
         }
-        if self.count.load(Ordering::Acquire) == 0 {
+        if !self.has_behind.load(Ordering::Acquire) {
             return;
         }
         let mut state = self.lock();
-        for (pair, entry) in state.entries.iter_mut().filter(|(_, entry)| entry.holder == holder) {
+        for pair in state.behind.remove(&holder).unwrap_or_default() {
+            let Some(entry) = state.entries.get_mut(&pair).filter(|entry| entry.holder == holder) else {
+                continue;
+            };
             if let Stage::Behind(kind, _) = entry.stage {
-                entry.lead_resets(watching, *pair, kind);
+                entry.lead_resets(watching, pair, kind);
             }
         }
+        self.has_behind.store(!state.behind.is_empty(), Ordering::Release);
     }
 
-    /// Nothing is led here any more: somebody else reads the interfaces, or nobody.
+    /// Nothing is watched or led here any more: another relay reads the interfaces, and knows what is known.
     pub fn leave(&self) {
         let Some(watching) = self.watching.get() else { return };
         let mut state = self.lock();
-        state.entries.drain().for_each(|(pair, _)| watching.forget(pair));
+        state.is_on = false;
+        state.tell(watching);
+        for (pair, entry) in std::mem::take(&mut state.entries) {
+            match entry.kind() {
+                Some(Kind::Passed) => watching.forget(pair),
+                Some(Kind::Adopted) if !entry.may_pause => watching.forget(pair),
+                _ => watching.let_go(pair),
+            }
+        }
         let led = std::mem::take(&mut state.led).into_values();
         led.flat_map(Led::into_pairs).for_each(|pair| watching.forget(pair));
+        state.behind.clear();
         state.waiting.clear();
-        state.meant = None;
+    }
+
+    /// No other relay came about.
+    pub fn go_on(&self) {
+        let Some(watching) = self.watching.get() else { return };
+        let mut state = self.lock();
+        state.is_on = true;
+        state.tell(watching);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -501,6 +615,14 @@ impl Watcher {
 }
 
 impl Entry {
+    /// What has come of it.
+    fn kind(&self) -> Option<Kind> {
+        match self.stage {
+            Stage::InPath(_) | Stage::Leaving => None,
+            Stage::Behind(kind, _) | Stage::Resets(kind, _) | Stage::Gone(kind, _) => Some(kind),
+        }
+    }
+
     fn lead_resets(&mut self, watching: &Watching, pair: Pair, kind: Kind) {
         // It changes an order that is there.
         let _ = watching.lead(pair, Lead::Resets, self.interface);
@@ -530,9 +652,12 @@ impl Led {
 }
 
 impl State {
-    /// For the program, as these connections are meant.
-    fn orders(&self, meant: Option<&Meant>) -> Orders {
-        Orders { drops: self.drops, ..meant.map(Meant::orders).unwrap_or_default() }
+    /// Tells the program what it does.
+    fn tell(&self, watching: &Watching) {
+        let meant = self.meant.as_ref().filter(|_| self.watches && self.is_on);
+        let meant = meant.map(Meant::orders).unwrap_or_default();
+        // The map is there, and so is its only element.
+        let _ = watching.tell(Orders { drops: self.drops, epoch: self.epoch, ..meant });
     }
 
     fn interface_of(&self, holder: usize) -> Option<u32> {

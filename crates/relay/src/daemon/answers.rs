@@ -80,7 +80,7 @@ pub(crate) struct Relay<'a> {
     /// Who moves connections to another router.
     pub mover: Mover,
     /// Who takes them in from there.
-    pub receiver: Option<Receiver>,
+    pub receiver: Receiver,
     /// CLOCK_MONOTONIC of its start.
     started_us: i64,
 }
@@ -89,7 +89,7 @@ impl<'a> Relay<'a> {
     pub fn new(
         workers: &'a Workers<'a>,
         description: Description,
-        receiver: Option<Receiver>,
+        receiver: Receiver,
         started_us: i64,
     ) -> Relay<'a> {
         let (asked, mover, description) = (Mutex::default(), Mover::default(), Mutex::new(description));
@@ -98,7 +98,7 @@ impl<'a> Relay<'a> {
 
     /// Whether connections come from another router, or go there.
     pub fn is_moving(&self) -> bool {
-        self.mover.status().is_running || self.receiver.as_ref().is_some_and(Receiver::is_busy)
+        self.mover.status().is_running || self.receiver.is_busy()
     }
 
     /// Has the thread that runs the relay change its rules; those that were added, when it has.

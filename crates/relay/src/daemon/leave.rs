@@ -14,6 +14,7 @@ use crate::{
     },
     worker::{Phase, Workers},
 };
+use longfat_kernel::watch::LAYOUT;
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -126,6 +127,11 @@ fn give_the_rest(
     control.map_or(Ok(()), |control| put(&Holding::Control {}, control.as_fd()))?;
     let metrics = answers.metrics.as_ref();
     metrics.map_or(Ok(()), |metrics| put(&Holding::Metrics {}, metrics.as_fd()))?;
+    let watcher = &workers.held.adopting.watcher;
+    if let Some(known) = watcher.known() {
+        let id = watcher.kept_id().unwrap_or_else(|| workers.keeping.other_id());
+        wire.send(&Message::with(Say::Put, id, &Holding::Watched { layout: LAYOUT }), &known)?;
+    }
     let keeper = workers.keeping.with_wire(|keeper| put(&Holding::Keeper {}, keeper.as_fd()));
     keeper.unwrap_or(Ok(()))?;
     wire.send(&Message::bare(Say::End, 0), &[])

@@ -12,7 +12,8 @@ use crate::{
     moving::{
         PATIENCE,
         channel::{Channel, KEY_BYTES},
-        message::{Hello, MOST_NAMED, Message, Stay, VERSION},
+        message::{Hello, MOST_NAMED, MOST_WATCHED, Message, Stay, VERSION},
+        watched::WatchedRecord,
     },
     worker::{Departing, Given, Wanted},
 };
@@ -91,6 +92,9 @@ pub struct MoveStatus {
     pub stayed: BTreeMap<String, u64>,
     /// The first hundred of those.
     pub staying: Vec<Staying>,
+    /// Connections besides that pass from end to end, and that the other relay was told of.
+    #[serde(default)]
+    pub watched: u64,
     /// The longest that one was held back.
     pub longest_held_us: u64,
     /// Time since it began, or that it took.
@@ -255,8 +259,20 @@ impl<'a> Move<'a> {
             }
             thread::sleep(LOOK);
         }
+        self.tell_watched(&mut channel)?;
         channel.send(&Message::End, PATIENCE)?;
         channel.receive(PATIENCE).map(drop)
+    }
+
+    /// What passes here from end to end may be worth it there.
+    fn tell_watched(&self, channel: &mut Channel) -> io::Result<()> {
+        let (untold, now_us) = (self.relay.workers.held.adopting.watcher.untold(), monotonic_us() as u64);
+        for some in untold.chunks(MOST_WATCHED) {
+            let records = some.iter().map(|one| WatchedRecord::of(one, now_us)).collect();
+            channel.send(&Message::Watched(records), PATIENCE)?;
+        }
+        self.mover.status().watched = untold.len() as u64;
+        Ok(())
     }
 
     fn is_over(&self) -> bool {
@@ -346,7 +362,10 @@ impl<'a> Move<'a> {
         }
         let numbers: Vec<u32> = going.iter().map(|(departing, _)| departing.number()).collect();
         going.iter_mut().for_each(|(departing, _)| departing.keep_no_more(workers));
-        let answer = channel.send(&Message::Go(numbers.clone()), PATIENCE).and_then(|()| taken(channel));
+        let answer = channel.send(&Message::Go(numbers.clone()), PATIENCE).and_then(|()| {
+            going.iter().for_each(|(departing, _)| departing.die_silently());
+            taken(channel)
+        });
         let (answer, outcome) = match answer {
             Ok(taken) => (Some(taken), Ok(())),
             Err(error) => (self.ask_again(&numbers), Err(error)),

@@ -13,17 +13,19 @@ use crate::{
         channel::{Channel, KEY_BYTES, PURPOSE},
         decisions::Decisions,
         message::{Hello, MOST_NAMED, MOST_QUEUED_BYTES, Message, Refused, Stay, VERSION},
+        watched::WatchedRecord,
     },
     plan::LegPlan,
     worker::Landing,
 };
-use longfat_host::key::Key;
+use longfat_host::{key::Key, monotonic_us};
 use std::{
     collections::{BTreeMap, HashSet},
     io,
-    net::{TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -42,25 +44,75 @@ const ROUTING: Duration = Duration::from_secs(2);
 /// Connections that stand and are not handed over, and what they hold.
 const MOST_STANDING_BYTES: usize = 2 * MOST_QUEUED_BYTES;
 
-/// Where connections come in from other routers.
-pub(crate) struct Receiver {
+/// Where they come in, and who may speak.
+#[derive(Debug)]
+pub(crate) struct Place {
+    listen: SocketAddr,
     listener: TcpListener,
+    key_file: PathBuf,
     key: [u8; KEY_BYTES],
+}
+
+/// What a reload makes of it.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Nothing,
+    Key(PathBuf, [u8; KEY_BYTES]),
+    Place(Option<Place>),
+}
+
+/// Connections come in here from other routers, if the plan says so.
+pub(crate) struct Receiver {
+    place: Mutex<Option<Place>>,
     decisions: Mutex<Decisions>,
     sessions: AtomicUsize,
 }
 
 impl Receiver {
     /// Where the plan says; nowhere if it says nothing. The key is read now, as the one who starts the relay.
-    pub fn open(plan: &RelayPlan) -> Result<Option<Receiver>> {
-        let Some(MovePlan { listen, key, .. }) = &plan.moves else { return Ok(None) };
-        let key = Key::read(key)?.tag(PURPOSE);
-        let leg = LegPlan::server();
-        // A successor listens before its predecessor has ended.
-        let listener = leg::Leg { plan: &leg, transparent: None }.listen(*listen, Share::Join)?;
-        listener.set_nonblocking(true).map_err(|error| Error::io("listen for moves", error))?;
+    pub fn open(plan: &RelayPlan) -> Result<Receiver> {
         let (decisions, sessions) = Default::default();
-        Ok(Some(Receiver { listener, key, decisions, sessions }))
+        Ok(Receiver { place: Mutex::new(place(plan)?), decisions, sessions })
+    }
+
+    /// All that can fail of going on by another plan.
+    pub fn prepare(&self, plan: &RelayPlan) -> Result<Change> {
+        let there = self.place();
+        match (there.as_ref(), &plan.moves) {
+            // Its socket stays: nobody who connects in this moment is refused.
+            (Some(there), Some(moves)) if there.listen == moves.listen => match key_of(moves) {
+                Ok(key) => Ok(Change::Key(moves.key.clone(), key)),
+                // It was read by who started the relay, whose rights may be given up.
+                Err(_) if there.key_file == moves.key => Ok(Change::Nothing),
+                Err(error) => Err(error),
+            },
+            _ => place(plan).map(Change::Place),
+        }
+    }
+
+    /// Who speaks already goes on.
+    pub fn change(&self, change: Change) {
+        let mut place = self.place();
+        match change {
+            Change::Nothing => {}
+            Change::Key(key_file, key) => {
+                if let Some(place) = &mut *place {
+                    (place.key_file, place.key) = (key_file, key);
+                }
+            }
+            Change::Place(other) => *place = other,
+        }
+    }
+
+    /// Who has come, if somebody has, and the key that he must have.
+    fn accept(&self) -> Option<(TcpStream, [u8; KEY_BYTES])> {
+        let place = self.place();
+        let place = place.as_ref()?;
+        place.listener.accept().ok().map(|(stream, _)| (stream, place.key))
+    }
+
+    fn place(&self) -> MutexGuard<'_, Option<Place>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether somebody moves connections here now.
@@ -73,7 +125,7 @@ impl Receiver {
         let strangers = AtomicUsize::new(0);
         thread::scope(|scope| {
             while !done.load(Ordering::Acquire) {
-                let Ok((stream, _)) = self.listener.accept() else {
+                let Some((stream, key)) = self.accept() else {
                     thread::sleep(LOOK);
                     continue;
                 };
@@ -85,15 +137,15 @@ impl Receiver {
                 strangers.fetch_add(1, Ordering::AcqRel);
                 let strangers = &strangers;
                 scope.spawn(move || {
-                    self.serve_one(stream, relay, done);
+                    self.serve_one((stream, &key), relay, done);
                     strangers.fetch_sub(1, Ordering::AcqRel);
                 });
             }
         });
     }
 
-    fn serve_one(&self, stream: TcpStream, relay: &Relay, done: &AtomicBool) {
-        let Ok(mut channel) = Channel::answer(stream, &self.key, GREETING) else { return };
+    fn serve_one(&self, (stream, key): (TcpStream, &[u8; KEY_BYTES]), relay: &Relay, done: &AtomicBool) {
+        let Ok(mut channel) = Channel::answer(stream, key, GREETING) else { return };
         let Ok(Message::Hello(hello)) = channel.receive(GREETING) else { return };
         if let Some(why) = objection(&hello, relay) {
             let _ = channel.send(&Message::Sorry(why), GREETING);
@@ -116,9 +168,22 @@ impl Receiver {
         }
     }
 
-    fn decisions(&self) -> std::sync::MutexGuard<'_, Decisions> {
+    fn decisions(&self) -> MutexGuard<'_, Decisions> {
         self.decisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn place(plan: &RelayPlan) -> Result<Option<Place>> {
+    let Some(moves) = &plan.moves else { return Ok(None) };
+    let (listen, key, leg) = (moves.listen, key_of(moves)?, LegPlan::server());
+    // A successor listens before its predecessor has ended.
+    let listener = leg::Leg { plan: &leg, transparent: None }.listen(listen, Share::Join)?;
+    listener.set_nonblocking(true).map_err(|error| Error::io("listen for moves", error))?;
+    Ok(Some(Place { listen, listener, key_file: moves.key.clone(), key }))
+}
+
+fn key_of(moves: &MovePlan) -> Result<[u8; KEY_BYTES]> {
+    Ok(Key::read(&moves.key)?.tag(PURPOSE))
 }
 
 /// Why a sender is not served.
@@ -205,6 +270,7 @@ impl Session<'_> {
                     numbers.retain(|number| self.receiver.decisions().ask((session, *number), now));
                     self.say(&Message::Taken(numbers))?;
                 }
+                Message::Watched(watched) => self.learn(watched),
                 Message::End => return self.say(&Message::End),
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }
@@ -214,6 +280,12 @@ impl Session<'_> {
 
     fn say(&mut self, message: &Message) -> io::Result<()> {
         self.channel.send(message, SILENCE)
+    }
+
+    /// Connections that may come to pass here.
+    fn learn(&self, watched: Vec<WatchedRecord>) {
+        let (watcher, now_us) = (&self.relay.workers.held.adopting.watcher, monotonic_us() as u64);
+        watched.into_iter().for_each(|one| watcher.learn(&one.watched(now_us, false)));
     }
 
     /// Nothing that comes of a connection passes, or meets a socket, from now on.

@@ -87,6 +87,7 @@ impl<'a> Running<'a> {
 
     /// No successor came about: the rules say again whose they are.
     pub fn stay(&self, workers: &Workers) {
+        workers.held.adopting.watcher.go_on();
         let Some(interception) = self.interception else { return };
         if let Err(error) = interception.renew(&self.plan, &self.ports) {
             workers.shared.journal.warn(&format!("say in the rules that this relay goes on: {error}"));
@@ -97,13 +98,14 @@ impl<'a> Running<'a> {
     pub fn keep(&mut self, workers: &Workers) {
         self.listeners.keep(&workers.keeping);
         workers.held.gates.keep(&workers.keeping);
+        workers.held.adopting.watcher.keep(&workers.keeping);
     }
 
     /// Reads the commands' new plan, if there is one, and says what became of it.
     pub fn look_for_reload(&mut self, relay: &Relay, commands: &dyn Commands) {
         let workers = relay.workers;
         let Some(wanted) = commands.reload() else { return };
-        let mut again = |plan| self.change(workers, Arc::new(plan), self.added.clone(), commands);
+        let mut again = |plan| self.change(relay, Arc::new(plan), self.added.clone(), commands);
         let outcome = wanted.and_then(|plan| again(plan).map_err(|error| error.to_string()));
         let mut description = relay.description();
         match &outcome {
@@ -126,7 +128,7 @@ impl<'a> Running<'a> {
     pub fn look_for_changes(&mut self, relay: &Relay, commands: &dyn Commands) {
         for asked in relay.take_asked() {
             let outcome = self.changed(&asked.change).and_then(|added| {
-                self.change(relay.workers, Arc::clone(&self.base), added, commands)?;
+                self.change(relay, Arc::clone(&self.base), added, commands)?;
                 self.describe(&mut relay.description());
                 Ok(self.names_of_added())
             });
@@ -216,19 +218,20 @@ impl<'a> Running<'a> {
     /// Goes on by another file, or with other rules before it.
     fn change(
         &mut self,
-        workers: &Workers,
+        relay: &Relay,
         base: Arc<RelayPlan>,
         added: Vec<RuleSpec>,
         commands: &dyn Commands,
     ) -> Result<()> {
         let plan = base.with_rules(&added).map_err(|error| Error::Plan(error.to_string()))?;
         commands.equip(&plan).map_err(Error::Plan)?;
-        self.reload(workers, plan)?;
+        self.reload(relay, plan)?;
         (self.base, self.added) = (base, added);
         Ok(())
     }
 
-    fn reload(&mut self, workers: &Workers, mut plan: RelayPlan) -> Result<()> {
+    fn reload(&mut self, relay: &Relay, mut plan: RelayPlan) -> Result<()> {
+        let workers = relay.workers;
         plan.sample_every = self.plan.sample_every;
         plan.check()?;
         refuse_changes(&self.plan, &plan)?;
@@ -236,11 +239,13 @@ impl<'a> Running<'a> {
         if !missing.is_empty() {
             return Err(Error::Unsupported(missing));
         }
+        let receiving = relay.receiver.prepare(&plan)?;
         let plan = Arc::new(plan.within_memory());
         let before = self.listeners.ids();
         let prepared = self.prepare(workers, &plan);
         let (ports, kept, gates) = prepared.inspect_err(|_| self.listeners.close_unused(&workers.keeping))?;
         workers.held.open(gates);
+        relay.receiver.change(receiving);
         self.give_orders(workers, &kept, &before);
         self.retire_all_but(&before, &kept);
         workers.count_descriptors(self.listeners.ids().len());
@@ -378,7 +383,6 @@ fn refuse_changes(old: &RelayPlan, new: &RelayPlan) -> Result<()> {
         ("fail", old.fail != new.fail),
         ("limits", old.limits != new.limits),
         ("keep", old.keep != new.keep),
-        ("move", old.moves != new.moves),
         ("control", old.control != new.control),
         ("metrics", old.metrics != new.metrics),
         ("intercept (other than its interfaces)", numbers(old) != numbers(new)),

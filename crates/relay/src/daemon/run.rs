@@ -142,6 +142,9 @@ fn open_and_work(
     let mut listeners = Listeners::new(plan.workers, own_mark, listeners);
     listeners.open_explicit(plan)?;
     let ports = if interception.is_some() { listeners.open_intercepted(plan)?.0 } else { Vec::new() };
+    if let Some(known) = estate.known.take() {
+        workers.held.adopting.watcher.inherit(known);
+    }
     if let Some(interception) = interception {
         let gates = workers.held.prepare(plan, interception, workers.shared.packets.alike())?;
         workers.held.open(gates);
@@ -179,6 +182,9 @@ fn take_over(workers: &Workers, mut estate: Estate) -> Result<()> {
     let next = estate.connections.values().map(|arrival| arrival.record.number.wrapping_add(1)).max();
     next.into_iter().for_each(|next| workers.shared.journal.number_from(next));
     estate.hold()?;
+    let adopted = estate.connections.values().filter(|arrival| arrival.record.adopted.is_some());
+    let adopted: Vec<_> = adopted.map(|arrival| (arrival.record.client, arrival.record.server)).collect();
+    workers.held.adopting.watcher.begin(&adopted);
     let count = workers.handles.len();
     let mut shares: Vec<(Vec<_>, Vec<_>)> = (0..count).map(|_| Default::default()).collect();
     for arrival in estate.connections.into_values() {
@@ -219,9 +225,7 @@ fn work(
         }
         scope.spawn(move || common.queues.run(done));
         scope.spawn(move || relay.mover.run(relay, done));
-        if let Some(receiver) = &relay.receiver {
-            scope.spawn(move || receiver.serve(relay, done));
-        }
+        scope.spawn(move || relay.receiver.serve(relay, done));
         let workers: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
         shared.journal.observer.ready(&ready);
         has_left = attend(relay, &mut running, commands, &workers, &|running| {

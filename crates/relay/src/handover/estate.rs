@@ -11,6 +11,7 @@ use crate::{
     logic::connection::Direction,
 };
 use longfat_host::socket;
+use longfat_kernel::watch::LAYOUT;
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -76,6 +77,8 @@ pub(crate) struct Estate {
     pub control: Option<UnixListener>,
     pub metrics: Option<TcpListener>,
     pub exit: Option<OwnedFd>,
+    /// What is known of watched connections.
+    pub known: Option<[OwnedFd; 2]>,
     pub connections: BTreeMap<u64, Arrival>,
     /// By worker.
     pub handshakes: Vec<(usize, Handshake)>,
@@ -231,6 +234,10 @@ impl Estate {
             Holding::Life {} => self.life = Some(next()?.into()),
             Holding::Control {} => self.control = Some(next()?.into()),
             Holding::Exit {} => self.exit = Some(next()?),
+            Holding::Watched { layout } => {
+                let known = [next()?, next()?];
+                self.known = (layout == LAYOUT).then_some(known);
+            }
             Holding::Metrics {} => self.metrics = Some(next()?.into()),
             Holding::Keeper {} => self.keeper = Some(Wire::inherited(next()?)),
             Holding::Handshake { rule, holder, syn, is_dialled } => {

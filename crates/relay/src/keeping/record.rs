@@ -3,7 +3,10 @@
 //! A message is one datagram: what it says (a byte), of which holding (a number), its body (JSON), and descriptors
 //! beside it. Whoever only keeps holdings for others needs no more than the first two.
 
-use crate::logic::connection::{Direction, Side};
+use crate::logic::{
+    adopted::AdoptedStatus,
+    connection::{Direction, Side},
+};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -183,6 +186,11 @@ pub enum Holding {
     Keeper {},
     /// Where successors ask.
     Exit {},
+    /// What is known of connections that are watched, or were: two maps of the kernel.
+    Watched {
+        /// How what lies in them is laid out.
+        layout: u32,
+    },
     /// Both sockets of a connection, and its buffers.
     Connection(Box<ConnectionRecord>),
     /// A pipe of the connection whose number is next below that divides by [`PER_CONNECTION`].
@@ -323,6 +331,9 @@ pub struct ConnectionRecord {
     /// Bytes that came with it from another router, as if they had been received by the client's and the server's leg.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub brought_bytes: [u64; 2],
+    /// It was adopted in mid-stream, and what was known of it then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopted: Option<AdoptedStatus>,
 }
 
 fn is_nothing(bytes: &[u64; 2]) -> bool {
@@ -335,7 +346,7 @@ impl Holding {
         match self {
             Holding::Failed(_) => 0,
             Holding::Handshake { is_dialled, .. } => usize::from(*is_dialled),
-            Holding::Pipe { .. } => 2,
+            Holding::Pipe { .. } | Holding::Watched { .. } => 2,
             Holding::Connection(record) => {
                 2 + record.held.iter().map(|held| held.descriptors()).sum::<usize>()
             }
@@ -353,6 +364,7 @@ impl Holding {
             Holding::Metrics {} => "a socket of metrics",
             Holding::Keeper {} => "the wire to the keeper",
             Holding::Exit {} => "a socket for successors",
+            Holding::Watched { .. } => "what is known of watched connections",
             Holding::Connection(_) => "a connection",
             Holding::Pipe { .. } => "a pipe",
             Holding::Failed(_) => "a failure",
@@ -406,6 +418,13 @@ mod tests {
                 inserted,
                 loaded_bytes: if inserted { [some as u64, 7] } else { [0; 2] },
                 brought_bytes: if inserted { [3, some as u64] } else { [0; 2] },
+                adopted: inserted.then(|| AdoptedStatus {
+                    passed_bytes: some as u64,
+                    repeated_bytes: 1,
+                    age_us: 2,
+                    client_rtt_us: None,
+                    server_rtt_us: Some(3),
+                }),
             }
         })
     }
@@ -424,6 +443,7 @@ mod tests {
                 .prop_map(|(rule, holder)| Holding::Interface { rule: rule.into(), holder: holder.into() }),
             connection().prop_map(|record| Holding::Connection(Box::new(record))),
             failure().prop_map(Holding::Failed),
+            any::<u32>().prop_map(|layout| Holding::Watched { layout }),
             any::<bool>()
                 .prop_map(|up| Holding::Pipe { direction: if up { Way::ToServer } else { Way::ToClient } }),
             handshake.prop_map(|((rule, holder, is_dialled), syn)| {
@@ -468,6 +488,7 @@ mod tests {
             inserted: false,
             loaded_bytes: [0; 2],
             brought_bytes: [0; 2],
+            adopted: None,
         };
         let message = Message::with(Say::Put, 4, &Holding::Connection(Box::new(record)));
         assert_eq!(message.bytes()[..HEAD_BYTES], [2, 4, 0, 0, 0, 0, 0, 0, 0]);

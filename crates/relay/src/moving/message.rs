@@ -3,11 +3,13 @@
 //! A message is a byte that says its kind, and JSON. A connection has its bytes behind that: first what was sent on
 //! both legs and is not acknowledged, then what is held for both directions. Whatever does not fit together is refused.
 
+use super::watched::WatchedRecord;
+use crate::logic::adopted::AdoptedStatus;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::net::SocketAddr;
 
 /// Version of all of this.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of one connection, in all its queues.
 pub const MOST_QUEUED_BYTES: usize = 64 << 20;
 /// The rest of a message.
@@ -16,6 +18,8 @@ const MOST_WORDS_BYTES: usize = 64 << 10;
 pub const MOST_BYTES: usize = MOST_QUEUED_BYTES + MOST_WORDS_BYTES + HEAD_BYTES;
 /// Connections named in one message.
 pub const MOST_NAMED: usize = 256;
+/// Watched connections in one message: each takes less than a kilobyte.
+pub const MOST_WATCHED: usize = 64;
 /// The kind, and how long the JSON is.
 const HEAD_BYTES: usize = 5;
 /// Shift of a window at most (RFC 7323 section 2.3), window at most, and least segment that a Linux socket can be told.
@@ -146,6 +150,10 @@ pub struct ConnectionRecord {
     pub legs: [LegRecord; 2],
     /// Bytes that were received and not sent on: to the server, to the client.
     pub held_bytes: [u32; 2],
+    /// Of one that was adopted in mid-stream: what was known of it then.
+    pub adopted: Option<AdoptedStatus>,
+    /// What is known of it since, should it be left in a pause.
+    pub watched: Option<WatchedRecord>,
 }
 
 /// Bytes of a connection.
@@ -206,6 +214,8 @@ pub enum Message {
     Taken(Vec<u32>),
     /// Which of these did an earlier session take? The others are never taken.
     Ask(u64, Vec<u32>),
+    /// These pass the sender's router from end to end, and may come to pass the receiver's.
+    Watched(Vec<WatchedRecord>),
     /// That was all.
     End,
 }
@@ -254,6 +264,7 @@ impl Message {
             Message::Taken(numbers) => written(9, numbers),
             Message::Ask(session, numbers) => written(10, &(session, numbers)),
             Message::End => written(11, &()),
+            Message::Watched(watched) => written(12, watched),
         }
     }
 
@@ -293,6 +304,7 @@ impl Message {
                 Message::Ask(session, few(numbers)?)
             }
             11 => read::<()>(words).map(|()| Message::End)?,
+            12 => Message::Watched(watched(read(words)?)?),
             kind => return Err(Unreadable::Kind(kind)),
         })
     }
@@ -317,6 +329,19 @@ fn few<T>(named: Vec<T>) -> Result<Vec<T>, Unreadable> {
     Ok(named)
 }
 
+fn watched(watched: Vec<WatchedRecord>) -> Result<Vec<WatchedRecord>, Unreadable> {
+    let count = watched.len();
+    if count > MOST_WATCHED {
+        return Err(Unreadable::Words(format!("{count} connections in one message; {MOST_WATCHED} at most")));
+    }
+    match watched.iter().find_map(|one| one.contradiction().map(|what| (one, what))) {
+        Some((WatchedRecord { client, server, .. }, what)) => {
+            Err(Unreadable::Connection { client: *client, server: *server, what })
+        }
+        None => Ok(watched),
+    }
+}
+
 fn connection(record: ConnectionRecord, mut bytes: &[u8]) -> Result<Message, Unreadable> {
     if let Some(what) = record.contradiction(bytes.len()) {
         return Err(Unreadable::Connection { client: record.client, server: record.server, what });
@@ -339,16 +364,22 @@ impl ConnectionRecord {
         if counted != bytes as u64 {
             return Some(format!("{bytes} bytes where {counted} are counted"));
         }
-        let (client, server) = (self.client, self.server);
-        if client.is_ipv4() != server.is_ipv4()
-            || client == server
-            || client.port() == 0
-            || server.port() == 0
-        {
-            return Some("addresses of no connection".into());
-        }
-        self.legs.iter().find_map(LegRecord::contradiction)
+        let watched = || {
+            let watched = self.watched.as_ref()?;
+            let is_other = (watched.client, watched.server) != (self.client, self.server);
+            watched.contradiction().or_else(|| is_other.then(|| "what is known of another one".into()))
+        };
+        pair_contradiction(self.client, self.server)
+            .or_else(|| self.legs.iter().find_map(LegRecord::contradiction))
+            .or_else(watched)
     }
+}
+
+/// What about the ends of a connection cannot be.
+pub(super) fn pair_contradiction(client: SocketAddr, server: SocketAddr) -> Option<String> {
+    let is_none =
+        client.is_ipv4() != server.is_ipv4() || client == server || client.port() == 0 || server.port() == 0;
+    is_none.then(|| "addresses of no connection".into())
 }
 
 impl LegRecord {
@@ -371,7 +402,7 @@ impl LegRecord {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::watched::OfferRecord, *};
     use proptest::prelude::*;
 
     fn leg() -> impl Strategy<Value = LegRecord> {
@@ -398,6 +429,21 @@ mod tests {
         })
     }
 
+    fn watched(client: SocketAddr, server_port: u16) -> WatchedRecord {
+        let offer = |byte: u8| OfferRecord { header: vec![byte; 60], payload_bytes: u16::MAX };
+        WatchedRecord {
+            client,
+            server: SocketAddr::new(client.ip(), server_port),
+            syn: offer(255),
+            answer: offer(128),
+            next: [u32::MAX; 2],
+            passed_bytes: u64::MAX,
+            repeated_bytes: u64::MAX,
+            age_us: u64::MAX,
+            rtts_us: [None, Some(u32::MAX)],
+        }
+    }
+
     fn put() -> impl Strategy<Value = Message> {
         let bytes = || prop::collection::vec(any::<u8>(), 0..200);
         let queues = [bytes(), bytes(), bytes(), bytes()];
@@ -416,6 +462,15 @@ mod tests {
                     age_us: 7,
                     legs,
                     held_bytes,
+                    adopted: (port > 99).then(|| AdoptedStatus {
+                        passed_bytes: 1,
+                        repeated_bytes: 0,
+                        age_us: 2,
+                        client_rtt_us: Some(3),
+                        server_rtt_us: None,
+                    }),
+                    watched: (port > 999)
+                        .then(|| watched(SocketAddr::new(ip, port), port.wrapping_add(2).max(1))),
                 };
                 let queues = Queues { unacknowledged: [one, two], held: [up, down] };
                 Message::Put(Box::new(record), queues)
@@ -439,6 +494,9 @@ mod tests {
             1 => numbers().prop_map(Message::Go),
             1 => numbers().prop_map(Message::Taken),
             1 => (any::<u64>(), numbers()).prop_map(|(session, numbers)| Message::Ask(session, numbers)),
+            1 => (0..=MOST_WATCHED).prop_map(move |count| {
+                Message::Watched(vec![watched("[2001:db8:1:1:1:1:1:1]:65535".parse().unwrap(), 65534); count])
+            }),
             1 => prop::sample::select(vec![Message::Expected, Message::Ready, Message::End]),
         ]
     }
@@ -488,6 +546,8 @@ mod tests {
             age_us: 0,
             legs: [leg.clone(), leg.clone()],
             held_bytes: [0; 2],
+            adopted: None,
+            watched: None,
         };
         assert_eq!(good.contradiction(0), None);
         let said = |change: fn(&mut ConnectionRecord)| {
@@ -502,6 +562,14 @@ mod tests {
         assert!(said(|record| record.legs[0].window_told_at = 3).contains("not acknowledged"));
         assert!(said(|record| record.held_bytes[0] = 9).contains("9 are counted"));
         assert!(said(|record| record.server = "[2001:db8::1]:80".parse().unwrap()).contains("2001:db8::1"));
+        let other = |record: &mut ConnectionRecord| record.watched = Some(watched(record.client, 81));
+        assert!(said(other).contains("another one"));
+        let strange = Message::Watched(vec![watched("192.0.2.1:1".parse().unwrap(), 0)]).bytes();
+        assert!(Message::parse(&strange).unwrap_err().to_string().contains("addresses of no connection"));
+        let many =
+            Message::Watched(vec![watched("192.0.2.1:1".parse().unwrap(), 2); MOST_WATCHED + 1]).bytes();
+        let many = Message::parse(&many).unwrap_err().to_string();
+        assert!(many.contains("65") || many.contains("bytes"), "{many}");
         let many = Message::Go(vec![0; MOST_NAMED + 1]).bytes();
         assert!(Message::parse(&many).unwrap_err().to_string().contains("257"));
     }

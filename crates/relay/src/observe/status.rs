@@ -1,7 +1,7 @@
 //! What a relay says when it is asked: everything is gathered at that moment, by the thread that answers. The workers
 //! pay only the sockets' locks.
 
-pub use crate::legs::{AdoptedStatus, queue::QueueStatus};
+pub use crate::{legs::queue::QueueStatus, logic::adopted::AdoptedStatus};
 
 use super::{observer::RelayStats, reading::Reading};
 use crate::{
@@ -157,7 +157,7 @@ pub struct ConnectionStatus {
     /// Since it was accepted.
     pub age_us: u64,
     /// Why the relay has stepped into it in mid-stream (`adopt_…`); absent of connections that it carried from their
-    /// beginning, or had from another relay.
+    /// beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<AdoptedStatus>,
     /// The leg towards the client.

@@ -86,6 +86,7 @@ pub(crate) fn record_of<'c>(
         inserted: legs.is_inserted,
         loaded_bytes: legs.loaded_bytes,
         brought_bytes: legs.brought_bytes,
+        adopted: legs.adopted.clone(),
     };
     (record, descriptors)
 }
@@ -115,6 +116,7 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
         is_inserted: record.inserted,
         loaded_bytes: record.loaded_bytes,
         brought_bytes: record.brought_bytes,
+        adopted: record.adopted.clone(),
         relayed_bytes: found.relayed_bytes.map(Into::into),
         ..Legs::new(record.number, client, server, pair, plan)
     };

@@ -8,9 +8,13 @@ use crate::{
     legs::{Legs, buffer::Pool, leg},
     logic::{
         Pair,
+        adopted::AdoptedStatus,
         connection::{Direction, Event, Side},
     },
-    moving::message::{ConnectionRecord, LegRecord, Queues, Stay},
+    moving::{
+        message::{ConnectionRecord, LegRecord, Queues, Stay},
+        watched::WatchedRecord,
+    },
     observe::journal::Once,
     plan::ConnectionPlan,
 };
@@ -39,6 +43,8 @@ pub(crate) struct Landing {
     between: Between,
     has_fin: [bool; 2],
     held: [Vec<u8>; 2],
+    adopted: Option<AdoptedStatus>,
+    watched: Option<WatchedRecord>,
     to_client: Repaired,
     to_server: Repaired,
     plan: Arc<ConnectionPlan>,
@@ -84,6 +90,8 @@ impl Landing {
             age_us: record.age_us,
             has_fin: record.legs.each_ref().map(|leg| leg.has_fin),
             held: queues.held,
+            adopted: record.adopted.clone(),
+            watched: record.watched.clone(),
             between,
             plan,
         })
@@ -117,9 +125,15 @@ impl Landing {
         {
             hear(workers, &leg.peers_fin());
         }
+        let now_us = monotonic_us();
+        if let Some(watched) = self.watched {
+            // Its packets are dropped still, so it is known when they are not.
+            workers.held.adopting.watcher.learn(&watched.watched(now_us as u64, true));
+        }
         let legs = Legs {
             is_inserted: true,
-            accepted_us: monotonic_us().saturating_sub_unsigned(self.age_us),
+            adopted: self.adopted,
+            accepted_us: now_us.saturating_sub_unsigned(self.age_us),
             loaded_bytes,
             brought_bytes,
             ..Legs::new(number, to_client, to_server, self.pair, self.plan)

@@ -9,7 +9,10 @@ use crate::{
         Pair,
         connection::{Direction, Event, Side},
     },
-    moving::message::{ConnectionRecord, MOST_QUEUED_BYTES, Queues, Refused, Stay},
+    moving::{
+        message::{ConnectionRecord, MOST_QUEUED_BYTES, Queues, Refused, Stay},
+        watched::WatchedRecord,
+    },
     observe::observer::Ended,
 };
 use longfat_host::{monotonic_us, socket::tcp_info};
@@ -113,6 +116,8 @@ impl Departing {
         self.heard = [client.heard, server.heard];
         self.windows = [client.peer_window_bytes, server.peer_window_bytes].map(Some);
         let legs = &self.connection.legs;
+        let watched = legs.adopted.as_ref().and_then(|_| watcher.known_of(self.pair()));
+        let now_us = monotonic_us();
         // What was given to a leg and not sent comes first, then what the relay holds, then what it has not read.
         let held = |direction: Direction, to: &Dump, from: &Dump| {
             let own = self.connection.memory(direction).unwrap_or_default();
@@ -131,9 +136,11 @@ impl Departing {
             client: legs.client_address,
             server: legs.server_address,
             rule: legs.plan.rule.clone(),
-            age_us: (monotonic_us() - legs.accepted_us).max(0) as u64,
+            age_us: (now_us - legs.accepted_us).max(0) as u64,
             legs: [client.record, server.record],
             held_bytes: queues.held.each_ref().map(|held| held.len() as u32),
+            adopted: legs.adopted.clone(),
+            watched: watched.map(|watched| WatchedRecord::of(&watched, now_us as u64)),
         };
         Ok((record, queues))
     }
@@ -149,6 +156,12 @@ impl Departing {
     pub fn keep_no_more(&mut self, workers: &Workers) {
         workers.keeping.gone(connection_id(self.number()));
         self.is_unkept = true;
+    }
+
+    /// It may be another router's now, who would not have its ends hear of this process's death: from now on its
+    /// sockets vanish without a word when this process is killed.
+    pub fn die_silently(&self) {
+        both(&self.connection).die_silently();
     }
 
     /// As if nothing had been.
@@ -172,6 +185,8 @@ impl Departing {
 
     /// Nobody knows whose it is: both ends are told that it has ended.
     pub fn reset(mut self, workers: &Workers) {
+        // In repair mode nobody would hear of it.
+        both(&self.connection).hear();
         [Side::Client, Side::Server].into_iter().for_each(|side| leg::reset(self.connection.legs.leg(side)));
         workers.held.adopting.watcher.drop_no_more(self.pair());
         self.connection.ended = Ended::Stopped;

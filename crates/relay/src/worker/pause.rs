@@ -62,7 +62,7 @@ impl Worker<'_> {
                 self.pausing.leaving.push(leave);
             }
         }
-        if watcher.has_adopted() && self.now >= self.pausing.due {
+        if watcher.may_leave() && self.now >= self.pausing.due {
             self.look_for_pauses();
         }
     }

@@ -97,7 +97,7 @@ fn spec(args: &Args) -> RelaySpec {
         coalesce: Some(args.coalesce),
         workers: args.workers,
         keep: args.keep,
-        control: ControlSpec { socket: args.control.clone(), group: None },
+        control: ControlSpec { socket: args.socket.clone(), group: None },
         metrics: args.metrics,
         ..RelaySpec::default()
     }
