@@ -106,7 +106,7 @@ fn ended(status: &MoveStatus) -> Outcome {
 }
 
 fn described(status: &MoveStatus, to: SocketAddr) -> String {
-    let MoveStatus { moved, connections, moved_bytes, ended, reset, .. } = status;
+    let MoveStatus { moved, connections, moved_bytes, ended, reset, watched, .. } = status;
     let time = |us: u64| Nanos(us * 1000);
     let mut text = format!(
         "moved {moved} of {connections} connections to the relay '{}' on {to} in {}, with {} in their queues\n",
@@ -116,6 +116,9 @@ fn described(status: &MoveStatus, to: SocketAddr) -> String {
     );
     if *moved > 0 {
         text.push_str(&format!("none was held back for longer than {}\n", time(status.longest_held_us)));
+    }
+    if *watched > 0 {
+        text.push_str(&format!("told of {watched} connections that pass from end to end and are watched\n"));
     }
     if *ended > 0 {
         text.push_str(&format!("ended meanwhile by themselves: {ended}\n"));
