@@ -190,7 +190,7 @@ fn the_option_that_names_the_control_socket_is_one_word_and_the_former_one_means
         let socket = socket.to_str().unwrap();
         let relay = bed.start(bed.command(&["--intercept", "lan", "--forwarding", option, socket]));
         let asked = run_command(bed.command(&["status", "--socket", socket])).unwrap();
-        assert!(asked.contains("lan"), "{asked}");
+        assert!(asked.contains("relay 'relay'"), "{asked}");
         relay.signal(libc::SIGTERM);
         assert_eq!(relay.wait().0, Some(0));
     }
