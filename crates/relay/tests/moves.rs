@@ -322,8 +322,8 @@ fn what_is_only_watched_is_stepped_into_by_the_other_router() {
     for (client, far) in &quiet {
         talk(client, far, 1000, AT_ONCE);
     }
-    for turn in 0..4 {
-        let (from, to) = (turn % 2, 1 - turn % 2);
+    // There and back.
+    for (from, to) in [(0, 1), (1, 0)] {
         let status = routers.move_from(from, WITHIN);
         assert_moved(&status, 0);
         assert!(status.watched >= 2, "{status:?}");
@@ -332,7 +332,7 @@ fn what_is_only_watched_is_stepped_into_by_the_other_router() {
         eventually("they are left", || live(&routers) == 0);
     }
     let told = [0, 1].map(|router| asked(&routers.tag(router)).end_to_end);
-    assert!(told.iter().all(|told| told.adopted >= 4 && told.passed.is_empty()), "{told:?}");
+    assert!(told.iter().all(|told| told.adopted >= 2 && told.passed.is_empty()), "{told:?}");
     assert_orderly(relays);
 }
 
