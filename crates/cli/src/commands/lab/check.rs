@@ -33,7 +33,9 @@ pub fn check(args: &CheckArgs) -> Outcome {
         return Ok(());
     }
     let head = &read.experiment.head;
-    println!("{}\n", prose(&format!("{}: {}", head.name, head.title), "    "));
+    let title =
+        if head.title.is_empty() { head.name.clone() } else { format!("{}: {}", head.name, head.title) };
+    println!("{}\n", prose(&title, "    "));
     println!("{}", fitted(table::plans(&read.plans), &[]));
     let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
     say!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
