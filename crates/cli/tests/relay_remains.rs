@@ -11,7 +11,7 @@ use patience::{PATIENCE, eventually};
 use relay_bed::{Bed, Relay, SERVER, ask, echo_server};
 use std::{
     net::{TcpListener, TcpStream},
-    os::unix::{fs::PermissionsExt, process::CommandExt},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
