@@ -418,7 +418,7 @@ mod tests {
                 inserted,
                 loaded_bytes: if inserted { [some as u64, 7] } else { [0; 2] },
                 brought_bytes: if inserted { [3, some as u64] } else { [0; 2] },
-                adopted: inserted.then(|| AdoptedStatus {
+                adopted: inserted.then_some(AdoptedStatus {
                     passed_bytes: some as u64,
                     repeated_bytes: 1,
                     age_us: 2,

@@ -462,7 +462,7 @@ mod tests {
                     age_us: 7,
                     legs,
                     held_bytes,
-                    adopted: (port > 99).then(|| AdoptedStatus {
+                    adopted: (port > 99).then_some(AdoptedStatus {
                         passed_bytes: 1,
                         repeated_bytes: 0,
                         age_us: 2,
