@@ -1,7 +1,8 @@
 //! Living connections that are stepped into, handed over, killed under and left, again and again: nobody is reset, and
 //! every byte arrives.
 //!
-//! `make soak-relay-adopt` has thousands of them, a hundred times. How long connections stood still is told, not judged.
+//! `make soak-relay-adopt` has thousands of them, a hundred times. How long connections stood still is told, not
+//! judged.
 #![allow(clippy::unwrap_used)]
 
 mod relay_bed;

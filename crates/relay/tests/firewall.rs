@@ -58,8 +58,8 @@ fn a_stateful_firewall_takes_neither_leg_for_the_other() {
     }
 }
 
-/// Lets nothing in, out or through but what docs/guide/relay-beside-a-firewall.md says that a relay needs, and what IPv6
-/// lives by.
+/// Lets nothing in, out or through but what docs/guide/relay-beside-a-firewall.md says that a relay needs, and what
+/// IPv6 lives by.
 const CLOSED: &str = "table inet fw {
     chain incoming { type filter hook input priority 0; policy drop;
         meta mark 0x6c66 accept; meta l4proto ipv6-icmp accept; ct state invalid counter drop; }

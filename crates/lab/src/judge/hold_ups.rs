@@ -210,8 +210,8 @@ fn of_link(
     })
 }
 
-/// How long a hold-up may be without consequence. What it holds back is a round trip's worth of packets at most: a queue
-/// of many round trips does not feel that, unless it runs empty meanwhile.
+/// How long a hold-up may be without consequence. What it holds back is a round trip's worth of packets at most: a
+/// queue of many round trips does not feel that, unless it runs empty meanwhile.
 fn harmless_ns(drain_ns: Option<u64>, rtt_ns: u64) -> u64 {
     match drain_ns {
         Some(drain_ns) if rtt_ns < drain_ns / DEEP => drain_ns,

@@ -11,10 +11,11 @@
 //! bulk data gather only where both have room in the window.
 //!
 //! The kernel acknowledges every second segment as long as less waits than wakes the worker; else mostly when the
-//! worker has read. Where a network card or the sender bundles segments that is a bundle each. Where each segment comes
-//! alone, it costs the machine more than waking saves. There the worker is not told of data at all until a time has
-//! passed, and the kernel acknowledges what it reads then. (Told of each, a worker that keeps pace with its sender moves
-//! segment by segment, which takes the machine three times as long, and that keeps it at the sender's pace.)
+//! worker has read. Where a network card or the sender bundles segments that is a bundle each. Where each segment
+//! comes alone, it costs the machine more than waking saves. There the worker is not told of data at all until a time
+//! has passed, and the kernel acknowledges what it reads then. (Told of each, a worker that keeps pace with its
+//! sender moves segment by segment, which takes the machine three times as long, and that keeps it at the sender's
+//! pace.)
 
 use crate::logic::connection::Direction;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! What two routers know of a connection that is only watched, or was when it was stepped into. Pure: time is passed in.
+//! What two routers know of a connection that is only watched, or was when it was stepped into. Pure: time is passed
+//! in.
 
 use super::message::pair_contradiction;
 use longfat_kernel::watch::{SeenOffer, Watched};
