@@ -25,8 +25,6 @@ static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/watch.bpf.o"));
 /// The settings' map, by its section.
 const AFTER: &str = ".data.after";
 const COUNTS: &str = ".bss.counts";
-/// Of the number of places.
-const PLACE_BITS: u32 = 14;
 /// The only element of either.
 const ONLY: [u8; 4] = [0; 4];
 const HEADER_BYTES: usize = 60;
@@ -494,7 +492,7 @@ impl Watching {
     /// All living connections whose handshakes were seen whole. One that is watched anew from its next packet on is not
     /// told of.
     pub fn living(&self) -> Vec<Watched> {
-        let in_places = (0..1u32 << PLACE_BITS).filter_map(|index| {
+        let in_places = (0..self.places.max_entries()).filter_map(|index| {
             let value = self.places.lookup(&index.to_ne_bytes(), MapFlags::LOCK).ok()??;
             Watched::from_bytes(&RawEnds::from_bytes(&value)?, value.get(ENDS_BYTES..)?)
         });

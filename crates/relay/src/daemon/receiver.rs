@@ -25,7 +25,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -64,6 +64,8 @@ pub(crate) enum Change {
 /// Connections come in here from other routers, if the plan says so.
 pub(crate) struct Receiver {
     place: Mutex<Option<Place>>,
+    /// Connections may come in, or the relay ends.
+    opened: Condvar,
     decisions: Mutex<Decisions>,
     sessions: AtomicUsize,
 }
@@ -71,8 +73,8 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Where the plan says; nowhere if it says nothing. The key is read now, as the one who starts the relay.
     pub fn open(plan: &RelayPlan) -> Result<Receiver> {
-        let (decisions, sessions) = Default::default();
-        Ok(Receiver { place: Mutex::new(place(plan)?), decisions, sessions })
+        let (opened, decisions, sessions) = Default::default();
+        Ok(Receiver { place: Mutex::new(place(plan)?), opened, decisions, sessions })
     }
 
     /// All that can fail of going on by another plan.
@@ -102,6 +104,21 @@ impl Receiver {
             }
             Change::Place(other) => *place = other,
         }
+        self.opened.notify_all();
+    }
+
+    /// Has it look whether the relay ends.
+    pub fn wake(&self) {
+        // Who holds this has not looked yet, or waits.
+        let _place = self.place();
+        self.opened.notify_all();
+    }
+
+    /// Waits until connections may come in; whether the relay goes on.
+    fn is_open(&self, done: &AtomicBool) -> bool {
+        let is_closed = |place: &mut Option<Place>| place.is_none() && !done.load(Ordering::Acquire);
+        drop(self.opened.wait_while(self.place(), is_closed));
+        !done.load(Ordering::Acquire)
     }
 
     /// Who has come, if somebody has, and the key that he must have.
@@ -124,7 +141,7 @@ impl Receiver {
     pub fn serve(&self, relay: &Relay, done: &AtomicBool) {
         let strangers = AtomicUsize::new(0);
         thread::scope(|scope| {
-            while !done.load(Ordering::Acquire) {
+            while self.is_open(done) {
                 let Some((stream, key)) = self.accept() else {
                     thread::sleep(LOOK);
                     continue;

@@ -240,6 +240,7 @@ fn work(
         done.store(true, Ordering::Release);
         common.queues.wake();
         relay.mover.wake();
+        relay.receiver.wake();
         results.into_iter().try_for_each(|result| match result {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
