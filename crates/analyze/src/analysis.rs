@@ -72,9 +72,9 @@ pub struct CaptureReport {
 /// Packets of one kind that was not looked into.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NotLookedInto {
-    /// Name.
+    /// Name of the protocol.
     pub what: String,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
 }
 
@@ -92,11 +92,11 @@ impl CaptureReport {
 /// Sums over all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Totals {
-    /// Flows.
+    /// Number of flows.
     pub flows: u64,
     /// Flows that are not reported one by one.
     pub flows_left_out: u64,
-    /// Payload.
+    /// Payload of all flows, in octets.
     pub payload_bytes: u64,
     /// Segments sent: those with payload, a SYN or a FIN.
     pub sent_segments: u64,

@@ -10,7 +10,7 @@ use crate::{segment::FlowKey, words::duration};
 use serde::Serialize;
 use std::fmt;
 
-/// What is less far back is packets out of order; what is less far forward is silence.
+/// A step of the clock: packets less far back are out of order, packets less far forward end a silence.
 pub const STEP_NS: i64 = 1_000_000_000;
 /// Clocks that are told apart.
 const MOST_CLOCKS: usize = 8;
@@ -51,16 +51,16 @@ pub enum Passed {
     All,
 }
 
-/// What is to be done before a packet is taken, whose time is that of [`Clock::time`] then.
+/// Action before a packet is taken, whose time is that of [`Clock::time`] then.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leap {
-    /// Nothing.
+    /// Nothing is to be done.
     None,
     /// What came before it is handed on, and not sorted with what follows.
     Behind,
     /// What came before it is handed on, unsorted, and the time between cannot be told.
     Stepped,
-    /// What is held back is earlier by this, and the time between that and what was handed on cannot be told.
+    /// Packets held back become earlier by this; the time between them and those handed on cannot be told.
     Earlier(i64),
 }
 

@@ -230,7 +230,7 @@ type Epoch = [i64; 2];
 /// One direction of a flow.
 #[derive(Default)]
 struct Half {
-    /// Of each pair of clocks.
+    /// Differences of the times, per pair of clocks.
     differences: Vec<(Epoch, Differences)>,
     /// The last packet at both places.
     last: Option<[Stamp; 2]>,
@@ -333,7 +333,7 @@ pub struct FlowMatch {
 /// One direction of a flow.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DirectionMatch {
-    /// Who sends.
+    /// Address of the sender.
     pub from: String,
     /// To whom.
     pub to: String,

@@ -24,11 +24,11 @@ const SERIES_BINS: usize = 256;
 /// A distribution's landmarks, microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Spread {
-    /// Values.
+    /// Number of values.
     pub count: u64,
-    /// Least.
+    /// Least value, in microseconds.
     pub least_us: f64,
-    /// Median.
+    /// Median, in microseconds.
     pub median_us: f64,
     /// 95 % do not exceed it.
     pub p95_us: f64,
@@ -109,7 +109,7 @@ pub enum Ending {
 /// Ticks, in a report.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TickReport {
-    /// Period.
+    /// Period of the ticks, in microseconds.
     pub period_us: f64,
     /// 0 to 1.
     pub strength: f64,

@@ -90,7 +90,7 @@ pub struct FlowTable {
     latest: Box<[u32; LATEST]>,
     /// A connection silent for less is not over.
     patience_ns: u64,
-    /// Of several clocks, the one that the times are of now.
+    /// The clock of the current times, where the capture has several.
     clock_ns: Option<i64>,
     retired: Retired,
 }
@@ -106,7 +106,7 @@ pub struct Retired {
     pub packets: u64,
     /// Payload of the flows.
     pub payload_bytes: u64,
-    /// Segments.
+    /// Number of segments sent.
     pub sent_segments: u64,
     /// Retransmitted segments.
     pub resent_segments: u64,
@@ -116,7 +116,7 @@ pub struct Retired {
     pub damaged_packets: u64,
     /// Retransmitted payload.
     pub resent_bytes: u64,
-    /// Timeouts.
+    /// Number of retransmission timeouts.
     pub timeouts: u64,
     /// Flows whose SYN was refused, was not answered, and whose answer was not acknowledged.
     pub unopened: [u64; 3],
@@ -155,7 +155,7 @@ impl Retired {
 }
 
 impl FlowTable {
-    /// Empty.
+    /// An empty table.
     pub fn new(settings: Settings) -> FlowTable {
         FlowTable {
             settings,

@@ -15,7 +15,7 @@ pub fn micros(us: f64) -> String {
     duration(us / 1e6)
 }
 
-/// So many of what has this name.
+/// A number and its noun, in the plural where that is due.
 pub fn counted(number: u64, name: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {name}{plural}")

@@ -34,7 +34,7 @@ fn origin() -> Origin {
     }
 }
 
-/// The same packets in one form; three of them were lost.
+/// Writes the packets in one form; three of them were lost.
 fn written(folder: &Path, form: Form, frames: &[Frame]) -> PathBuf {
     let path = folder.join(format!("{form:?}"));
     let spec = RollSpec { path: path.clone(), most_bytes: None, most_ns: None, keep: None, form };

@@ -148,7 +148,7 @@ fn acks_by_a_timer_are_ticks_and_evenly_spaced_ones_are_not() {
     assert_eq!(find(&on(options), Kind::ReceiverTicks), None);
 }
 
-/// Of `every` segments one is lost once, from `from` on; from there each takes `slow_ns`.
+/// A trace that loses one of `every` segments once, from `from` on; from there each takes `slow_ns`.
 fn lossy(every: usize, sack: bool, from: usize, slow_ns: i64) -> Trace {
     on(Bulk {
         segments: 6000,

@@ -67,7 +67,7 @@ pub struct View {
     pub received_bytes: u64,
     /// Outbound, for the first time.
     pub sent_bytes: u64,
-    /// Outbound.
+    /// Bytes acknowledged on the outbound leg.
     pub acked_bytes: u64,
     /// 0 when not known.
     pub inbound_rtt_us: u32,

@@ -98,7 +98,7 @@ fn arrival(number: u32, rtt_us: u64) -> Arrival {
     arrival_after(0, 1_000, number, rtt_us)
 }
 
-/// So long after what would be its time, with a clock of such ticks.
+/// An acknowledgement that comes late by a pause, with a clock of such ticks.
 fn arrival_after(pause_us: u64, tick_us: u32, number: u32, rtt_us: u64) -> Arrival {
     let now_us = 1_000_000 + pause_us + u64::from(number) * 1_000;
     let tick = |us: u64| (us / u64::from(tick_us)) as u32;

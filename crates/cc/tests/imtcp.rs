@@ -159,7 +159,7 @@ impl Bench {
         }
     }
 
-    /// What is still unacknowledged 40 ms after it came is acknowledged then.
+    /// Acknowledges, at this time, data that came 40 ms ago or earlier.
     fn delayed_ack(&mut self, now_us: u64) {
         let due_us = self.queue.free_us as u64 + self.queue.path.rtt_us + 40_000;
         if self.acks.is_empty() && self.una_seq != self.next_seq && now_us > due_us {
@@ -451,12 +451,12 @@ struct Acks {
     rtt_us: u32,
     flight_segments: u32,
     repair_segments: u32,
-    /// So much later after the first half.
+    /// Pause before the second half, in microseconds.
     pause_us: u64,
 }
 
 impl Acks {
-    /// Of a connection that uses its window up and sees a queue of 20 ms, or none: 23.2 Mbit/s, 24 with headers.
+    /// A connection that uses its window up and sees a queue of 20 ms, or none: 23.2 Mbit/s, 24 with headers.
     const FULL: Acks = Acks {
         count: 1_000,
         every_us: 1_000,
@@ -521,7 +521,7 @@ fn a_path_that_has_become_longer_is_full_no_more_when_its_round_trip_time_is_kno
     assert_eq!(bench.state.avail(), before);
 }
 
-/// Of a connection that its window bounds to 20 Mbit/s over 60 ms, on a path that has 98 of 100 Mbit/s free.
+/// A connection that its window bounds to 20 Mbit/s over 60 ms, on a path that has 98 of 100 Mbit/s free.
 fn bounded(rtt_us: u64) -> Bench {
     let mut bench = Bench::new(Path { cross_mbps: 2.0, rtt_us, ..PUBLISHED }, &[]);
     bench.conn.cwnd_segments = 100;

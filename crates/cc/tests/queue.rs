@@ -23,7 +23,7 @@ fn settings(kind: Kind) -> Settings {
     Settings { kind, hold_off_rtts: 0, allowed_cwnds_x16: 0, allowed_bytes, red_bytes, ..Settings::default() }
 }
 
-/// Of a relay whose buffers are larger than any leg is fast.
+/// Window of a relay whose buffers are larger than any leg is fast.
 fn held(target_us: u32) -> Window {
     Window::new(target_us, Room { inbound_bytes: u64::MAX, unsent_bytes: u32::MAX })
 }

@@ -77,7 +77,7 @@ fn unmonitored(pid: i32) -> anyhow::Error {
 #[cfg(target_feature = "crt-static")]
 fn look_names_up_here() {
     unsafe extern "C" {
-        /// Of glibc's `nss.h`.
+        /// From glibc's `nss.h`.
         fn __nss_configure_lookup(
             database: *const std::ffi::c_char,
             services: *const std::ffi::c_char,

@@ -10,7 +10,7 @@ pub type Outcome = Result<(), Failure>;
 /// Why a command did not end well.
 #[derive(Debug)]
 pub enum Failure {
-    /// It ran, and a stated expectation was missed: exit code 1.
+    /// The command ran, and a stated expectation was missed: exit code 1.
     Missed(String),
     /// Usage, input or I/O: exit code 2.
     Failed(anyhow::Error),

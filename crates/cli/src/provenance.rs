@@ -4,7 +4,7 @@ use longfat_host::facts;
 use longfat_schema::run::Provenance;
 use std::collections::BTreeMap;
 
-/// Of what this process makes now; `known` is what else is worth keeping.
+/// Provenance of what this process makes now; `known` is what else is worth keeping.
 pub fn of(known: BTreeMap<String, String>) -> Provenance {
     Provenance {
         longfat_version: env!("CARGO_PKG_VERSION").to_owned(),

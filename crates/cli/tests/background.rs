@@ -16,7 +16,7 @@ use std::{
 const SERVER: &str = "10.73.2.2";
 const NAME: &str = "lf_imtcp_bg";
 
-/// That nothing is left is a question about the whole machine: one of these tests at a time.
+/// Lets one test run at a time: whether nothing is left is a question about the whole machine.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// sender - router - receiver; 20 Mbit/s from the router to the receiver, where servers of iperf3 wait.

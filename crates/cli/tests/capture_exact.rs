@@ -36,7 +36,7 @@ struct Outcome {
     reorderings: u64,
 }
 
-/// Of the sender's namespace, which has this one connection; octets are the connection's. And times of reordering.
+/// Retransmissions and reorderings as the kernel counts them in the sender's namespace, for its one connection.
 fn kernel(bed: &Bed, retrans_bytes: u64) -> (Again, u64) {
     let counters = bed.near.run(facts::counters).unwrap();
     let count = |name: &str| *counters.get(name).unwrap_or_else(|| panic!("{name}: {counters:?}")) as u64;

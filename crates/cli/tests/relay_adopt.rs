@@ -23,7 +23,7 @@ use std::{
 
 /// Longest that thousands of connections may take for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Of these the relay steps in after two.
+/// Bytes per step of a stream; the relay steps in after two steps.
 const STEP_BYTES: u64 = 6_000;
 const FILE: &str = "name = 'adoptsoak'\nkeep = true\n[limits]\nclient = 20000\nnetwork = 20000\n\
     [intercept]\ninterfaces = 'lan'\nforwarding = true\n\
@@ -55,7 +55,7 @@ fn noise(seed: u64, place: u64, bytes: &mut [u8]) {
 }
 
 impl Stream {
-    /// So many bytes there, and others back.
+    /// Sends so many bytes there, and another number back.
     fn speak(&mut self, bytes: u64) {
         let (mut sent, mut got) = (vec![0; bytes as usize], vec![0; bytes as usize]);
         for (mut from, mut to, seed) in

@@ -463,7 +463,7 @@ fn nothing_is_lost(far: Vec<TcpStream>, taken: Vec<u64>) {
     }
 }
 
-/// Of the relay's sockets with an address that begins so: what the kernel says they hold, and their receive buffers.
+/// Memory and receive buffers of the relay's sockets whose address begins with `prefix`.
 fn socket_memory(bed: &Bed, prefix: &str) -> (u64, Vec<u64>) {
     let mut command = bed.relay.command("ss");
     command.arg("-tmnOH");

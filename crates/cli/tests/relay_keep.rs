@@ -149,7 +149,7 @@ fn connections_of_ipv6_go_on_through_kills_and_upgrades() {
     }
 }
 
-/// Those whose numbers are the ends' own: inserted after their handshakes, or adopted in mid-stream.
+/// Connections with the ends' own sequence numbers: inserted after their handshakes, or adopted in mid-stream.
 #[test]
 fn connections_stepped_into_go_on_through_kills_and_upgrades() {
     for (tag, rule, is_adopted) in [("ke2e", "", false), ("kmid", "adopt_after = '200KB'\n", true)] {
@@ -383,7 +383,7 @@ fn when_relay_and_keeper_are_both_killed_both_sides_are_reset() {
     }
 }
 
-/// It has got so far as to listen where the living one is asked.
+/// A successor that got so far as to listen where the living relay is asked.
 #[test]
 fn a_successor_that_fails_leaves_the_living_relay_its_control_socket() {
     let bed = Bed::new("kfail");

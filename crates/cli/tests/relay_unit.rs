@@ -23,7 +23,7 @@ use std::{
 
 const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/systemd");
 const PROGRAM: &str = env!("CARGO_BIN_EXE_longfat");
-/// Whom systemd-sysusers would give the name to; an unprivileged user all the same.
+/// User that systemd-sysusers would give the name to; an unprivileged user all the same.
 const USER: u32 = 65534;
 
 /// Lines of the unit, and after them those of its drop-in for marks.
@@ -109,7 +109,7 @@ impl Service {
         longfat_relay::control::ask(&socket, longfat_relay::control::STATUS).unwrap()
     }
 
-    /// Of the process: the ids and sets of capabilities.
+    /// A field of the process's status: user ids or sets of capabilities.
     fn field(&self, name: &str) -> String {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned()

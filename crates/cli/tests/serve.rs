@@ -243,7 +243,7 @@ impl Server {
         line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
-    /// It answers somebody else, and has not grown.
+    /// Asserts that the server answers somebody else, and has not grown.
     fn is_well_beside(&self, what: &str) {
         assert_eq!(self.get("/").0, 200, "beside {what}");
         // Those that were closed to make room have an end to see yet.

@@ -1,5 +1,5 @@
-//! Whom programs become that root has started, what they keep, that they work as before, and what is left when they
-//! end.
+//! Users that programs become which root has started, what they keep, that they work as before, and what is left when
+//! they end.
 #![allow(clippy::unwrap_used)]
 
 mod patience;

@@ -27,7 +27,7 @@ struct Bed {
     receiver: Namespace,
     path: Child,
     over: Arc<AtomicBool>,
-    /// Its own /run/longfat: runs of other tests take back what they find of a run that was killed.
+    /// A /run/longfat of the bed's own: runs of other tests take back what they find of a run that was killed.
     notes: tempfile::TempDir,
     _plan: tempfile::NamedTempFile,
     _lease: Lease,

@@ -30,7 +30,7 @@ struct Bed {
     path: Child,
     relay: Option<Child>,
     over: Arc<AtomicBool>,
-    /// Its own /run/longfat and /run/longfat-relay, and the relay's file.
+    /// A /run/longfat and a /run/longfat-relay of the bed's own, and the relay's file.
     place: tempfile::TempDir,
     _lease: Lease,
 }

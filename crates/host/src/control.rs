@@ -29,9 +29,9 @@ pub struct Control {
 /// How much a question may ask of the process that answers it.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Who takes longer to ask, or to take the answer, gets none: of all of its bytes together.
+    /// Time for a question and its answer, all bytes of both together; whoever takes longer gets none.
     pub time: Duration,
-    /// What is longer is cut.
+    /// Length at which a question is cut.
     pub question_bytes: usize,
 }
 
@@ -133,7 +133,7 @@ pub fn remove_dead_in(directory: &Path) -> Vec<PathBuf> {
     sockets.filter(|path| remove_dead(path)).collect()
 }
 
-/// Who asks. A socket's own timeouts are of one read or write each, of which there may be many.
+/// A client of the control socket. A socket's own timeouts are of one read or write each, of which there may be many.
 struct Asker {
     stream: UnixStream,
     deadline: Instant,

@@ -81,12 +81,12 @@ pub fn first_line_of(program: &str, argument: &str) -> Option<String> {
 pub struct CpuTimes {
     /// Not idle; time a hypervisor took away counts, because it could not be used.
     pub busy_ticks: u64,
-    /// All.
+    /// Ticks of all kinds together.
     pub total_ticks: u64,
 }
 
 impl CpuTimes {
-    /// Now.
+    /// Processor times so far.
     pub fn now() -> Option<CpuTimes> {
         CpuTimes::parse(&fs::read_to_string("/proc/stat").ok()?)
     }

@@ -71,7 +71,7 @@ pub fn sweep() -> Result<Vec<String>> {
     sweep_in(&OwnDirectory::make(Path::new(LEASES))?)
 }
 
-/// What is not of a lease is left alone, and said.
+/// Removes what dead owners left. Files that belong to no lease are left alone, and named.
 fn sweep_in(place: &OwnDirectory) -> Result<Vec<String>> {
     let mut removed = Vec::new();
     for id in place.names() {

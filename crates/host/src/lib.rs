@@ -78,7 +78,7 @@ pub enum Error {
     LeaseHeld {
         /// The lease's name.
         id: String,
-        /// Who holds it.
+        /// Process that holds the lease.
         pid: i32,
     },
 }

@@ -20,7 +20,7 @@ use std::{
 /// Gives a relay's packets what the packets of their connections arrived with, while it lives.
 pub struct Alike {
     links: Vec<Link>,
-    /// Of what arrives, by the interface.
+    /// Links on what arrives, by the interface.
     arriving: Mutex<BTreeMap<String, Link>>,
     object: Object,
 }

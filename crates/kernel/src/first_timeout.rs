@@ -26,7 +26,7 @@ pub struct FirstTimeout {
 }
 
 impl FirstTimeout {
-    /// Of that length, [`LONGEST`] at most, for the processes that will [enter](FirstTimeout::enter).
+    /// A first timeout of that length, [`LONGEST`] at most, for the processes that will [enter](FirstTimeout::enter).
     ///
     /// # Errors
     /// There is no cgroup2 hierarchy, or the kernel refuses the program.

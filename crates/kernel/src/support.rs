@@ -57,7 +57,7 @@ struct Facts {
     cgroup_packets: bool,
     /// Links of tc programs.
     tcx_links: bool,
-    /// These, and storage of sockets.
+    /// Links of tc programs, and storage of sockets.
     tcx: bool,
     /// `bpf` and `cgroup2` in /proc/filesystems.
     bpf_filesystem: bool,

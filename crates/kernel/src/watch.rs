@@ -29,9 +29,9 @@ const COUNTS: &str = ".bss.counts";
 const ONLY: [u8; 4] = [0; 4];
 const HEADER_BYTES: usize = 60;
 
-/// Of what lies in the maps that a process hands to the next one: another number with every change of `lf_watched`.
+/// Layout of the maps that a process hands to the next one: another number with every change of `lf_watched`.
 pub const LAYOUT: u32 = 1;
-/// These maps: what is known of connections.
+/// Maps that hold what is known of connections.
 const KNOWN: [&str; 2] = ["connections", "places"];
 
 /// What this process or kernel lacks for it; nothing is touched.
@@ -57,7 +57,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// So long a rate must last. Shorter, any burst of a few packets would be one.
+    /// Time that a rate must last. Within a shorter one, any burst of a few packets would do.
     pub const RATE_OVER: Duration = Duration::from_secs(1);
 
     /// Whether none is given.
@@ -77,7 +77,7 @@ impl Conditions {
 pub struct Orders {
     /// Without any nothing is watched.
     pub after: Conditions,
-    /// Others can be led, too, than those that were told of.
+    /// Whether connections can be led that nobody was told of.
     pub leads_any: bool,
     /// Mark of packets of connections that are only watched: nobody here has a socket of them.
     pub pass_mark: Option<u32>,
@@ -144,7 +144,7 @@ struct RawEnds {
 const ENDS_BYTES: usize = size_of::<RawEnds>();
 
 impl RawEnds {
-    /// Of both ends, and whether the first one is the higher.
+    /// The ends as the map has them, and whether the first one is the higher.
     fn of(first: SocketAddr, second: SocketAddr) -> (RawEnds, bool) {
         let [(one, one_port), (other, other_port)] = [first, second].map(raw);
         let is_high = number(one_port, one) > number(other_port, other);
@@ -240,9 +240,9 @@ impl SeenOffer {
 /// What has passed of a connection whose handshake was seen whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Watched {
-    /// Who began it.
+    /// The end that sent the SYN.
     pub client: SocketAddr,
-    /// Who answered.
+    /// The end that answered the SYN.
     pub server: SocketAddr,
     /// The client's SYN.
     pub syn: SeenOffer,
@@ -254,7 +254,7 @@ pub struct Watched {
     pub server_next: u32,
     /// Payload that passed, repetitions included.
     pub bytes: u64,
-    /// Of these: behind others of their end, or sent again.
+    /// Payload behind other payload of its end, or sent again; part of `bytes`.
     pub repeated_bytes: u64,
     /// CLOCK_MONOTONIC of its SYN, or since when it is watched anew.
     pub opened_ns: u64,
@@ -262,7 +262,7 @@ pub struct Watched {
     pub rtts: [Option<Duration>; 2],
     /// Index of the interface at which the SYN arrived.
     pub interface: u32,
-    /// It was told of.
+    /// The connection was told of.
     pub is_told: bool,
     /// An end has finished, or reset.
     pub is_ending: bool,

@@ -24,7 +24,7 @@ impl Bed {
         self.near.run(|| Capture::attach(&spec)).unwrap().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// So many octets from near to far, and one back.
+    /// Sends so many octets from near to far, and one back.
     fn transfer(&self, to: &str, bytes: usize) {
         let listener = self.far.run(|| TcpListener::bind(to)).unwrap().unwrap();
         let to = listener.local_addr().unwrap();
@@ -220,7 +220,7 @@ fn send_ip(bed: &Bed, protocol: u8, packet: &[u8]) {
     bed.near.run(send).unwrap();
 }
 
-/// Of both ends' records, the same headers, of every packet that `send` sends: 50 of them.
+/// Asserts that both ends record the same headers of every packet that `send` sends: 50 of them.
 fn is_seen_through_at_both_ends(bed: &Bed, filter: &str, headers: usize, send: impl Fn()) {
     let mean = |text: String| move |spec: &mut CaptureSpec| spec.filter = text.parse().unwrap();
     let mut captures = [&bed.near, &bed.far].map(|namespace| {

@@ -50,7 +50,7 @@ pub enum ArchiveError {
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     Io {
-        /// Which.
+        /// Path of the file.
         path: String,
         /// What the kernel said.
         source: io::Error,
@@ -58,7 +58,7 @@ pub enum ArchiveError {
     /// The pack is cut off, damaged, or something else.
     #[error("{path} is no whole pack of a run or result: {source}")]
     Damaged {
-        /// Which.
+        /// Path of the archive.
         path: String,
         /// What is wrong.
         source: io::Error,
@@ -83,7 +83,7 @@ pub enum ArchiveError {
         /// The name.
         name: String,
     },
-    /// What is packed or unpacked is not as it was recorded.
+    /// A run that is packed or unpacked is not as it was recorded.
     #[error("{path} is not as it was recorded: {}", .findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     NotWhole {
         /// The directory or pack.

@@ -46,7 +46,7 @@ pub enum ChildError {
     /// The program could not be started.
     #[error("{name} cannot be started: {source}")]
     Start {
-        /// Which.
+        /// Name of the program.
         name: String,
         /// What the kernel said.
         source: io::Error,
@@ -54,9 +54,9 @@ pub enum ChildError {
     /// The program ended before its time, or said that it failed.
     #[error("{name} ended early ({status}){}", quoted(said))]
     Ended {
-        /// Which.
+        /// Name of the program.
         name: String,
-        /// How.
+        /// How the program ended.
         status: String,
         /// Last words of the program.
         said: String,
@@ -64,7 +64,7 @@ pub enum ChildError {
     /// The program does not become ready.
     #[error("{name} was not ready within {} s{}", within.as_secs(), quoted(said))]
     NotReady {
-        /// Which.
+        /// Name of the program.
         name: String,
         /// How long it was waited for.
         within: Duration,
@@ -203,7 +203,7 @@ impl Child {
     }
 }
 
-/// Of senders, the first that has not agreed with its receiver yet. All are looked at: one that has
+/// First sender that has not agreed with its receiver yet. All are looked at: one that has
 /// ended is an error at once, whoever else is not ready, and one that has not agreed `within` its start, too.
 pub fn disagreed(senders: &mut [Child], within: Duration) -> Result<Option<String>, ChildError> {
     let mut first = None;

@@ -1,6 +1,6 @@
 //! What a counter that was sampled now and then came to between two times.
 
-/// Its growth over a span. Before its first sample a counter is zero.
+/// Growth of a counter over a span. Before its first sample a counter is zero.
 pub(crate) fn growth(points: &[(i64, f64)], (start_us, end_us): (i64, i64)) -> f64 {
     at(points, end_us) - at(points, start_us)
 }

@@ -51,7 +51,7 @@ pub enum PartError {
     /// A file or directory could not be made.
     #[error("{path}: {source}")]
     Io {
-        /// Which.
+        /// Path of the file.
         path: String,
         /// What the kernel said.
         source: io::Error,

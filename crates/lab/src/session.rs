@@ -45,7 +45,7 @@ pub struct Session<'a> {
     pub experiment: &'a Experiment,
     /// Text of the experiment file as it was read.
     pub text: &'a str,
-    /// Who carries the runs out.
+    /// Backend that carries the runs out.
     pub backend: Backend<'a>,
     /// Every run of the experiment, in order.
     pub all: &'a [Plan],
@@ -53,7 +53,7 @@ pub struct Session<'a> {
     pub plans: &'a [Plan],
     /// Where the result goes. What it holds of the same plans already is not made again.
     pub directory: &'a Path,
-    /// Who makes it.
+    /// Provenance of the result.
     pub provenance: Provenance,
 }
 
@@ -120,7 +120,7 @@ pub enum SessionError {
     /// A directory or file could not be made.
     #[error("{path}: {source}")]
     Io {
-        /// Which.
+        /// Path of the file or directory.
         path: String,
         /// What the kernel said.
         source: io::Error,
@@ -131,21 +131,21 @@ pub enum SessionError {
     /// A run could not be set up.
     #[error("case '{case}', repeat {repeat}: {source}")]
     Emulation {
-        /// Case.
+        /// Name of the case.
         case: String,
-        /// Repeat.
+        /// Number of the repeat.
         repeat: u32,
-        /// Why.
+        /// Error of the part that failed.
         source: Box<PartError>,
     },
     /// A machine failed or is gone.
     #[error("case '{case}', repeat {repeat}: {source}")]
     Hosts {
-        /// Case.
+        /// Name of the case.
         case: String,
-        /// Repeat.
+        /// Number of the repeat.
         repeat: u32,
-        /// Why.
+        /// Error of the machine.
         source: Box<HostsError>,
     },
     /// The plan cannot be simulated.

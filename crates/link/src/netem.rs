@@ -1,4 +1,4 @@
-//! The same link by the kernel's own emulator: two interfaces bridged, netem (delay, loss) over tbf (rate) over the
+//! A link by the kernel's own emulator: two interfaces bridged, netem (delay, loss) over tbf (rate) over the
 //! queue's discipline on each way out. For hosts whose kernel has it; it does not know its own lateness.
 //!
 //! What differs from the model: loss strikes before the queue, the delay is ahead of it, and the rate counts the

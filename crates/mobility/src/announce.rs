@@ -61,7 +61,7 @@ pub struct AnnouncePlan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
-    /// Which.
+    /// Name of the link.
     pub link: Name,
     /// What of it is not in the table.
     #[serde(flatten)]

@@ -85,7 +85,7 @@ impl fmt::Display for Character {
 /// One announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Announcement {
-    /// Who speaks.
+    /// Name of the router that announces.
     pub router: Name,
     /// Addresses of the router towards the nodes: what they know it by.
     pub addresses: Vec<IpAddr>,

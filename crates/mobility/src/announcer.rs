@@ -95,7 +95,7 @@ impl Announcer {
         self.now.as_ref().map(|spoken| spoken.due_us)
     }
 
-    /// What is to be sent now, when something is due.
+    /// Takes the announcement that is due now, if one is.
     pub fn take_due(&mut self, now_us: u64, unix_us: u64) -> Option<Due> {
         let spoken = self.now.as_mut().filter(|spoken| spoken.due_us <= now_us)?;
         let gap_us = GAPS_US.get(spoken.said).copied().unwrap_or(self.every_us);

@@ -14,7 +14,7 @@ pub enum Event<'a> {
 /// One connection that was set, for the audit.
 #[derive(Debug, Clone)]
 pub struct Done<'a> {
-    /// Why.
+    /// The wish that was fulfilled.
     pub wish: &'a Wish,
     /// Before and after.
     pub blocks: (&'a ControlBlock, &'a ControlBlock),

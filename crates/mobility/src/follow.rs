@@ -62,7 +62,7 @@ pub struct FollowPlan {
     pub control: PathBuf,
     /// What outlives it.
     pub state: PathBuf,
-    /// Whom it becomes when it hears, where that is another user.
+    /// User that the process becomes when it hears, where that is another one.
     pub account: Option<Account>,
 }
 

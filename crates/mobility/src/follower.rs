@@ -71,7 +71,7 @@ pub struct Wish {
     pub cookie: u64,
     /// To what.
     pub change: Change,
-    /// Why.
+    /// Reason for the change.
     pub why: Why,
     /// The link it is fitted to.
     pub link: Name,

@@ -44,7 +44,7 @@ pub enum Error {
     /// The name is taken.
     #[error("somebody answers on '{0}' already; end that process, or give another --name")]
     Running(String),
-    /// What is to be put back is not in this network namespace.
+    /// State to be put back that is not of this network namespace.
     #[error(
         "the state '{0}' is of another network namespace, where its routes and connections are: to follow in both, give \
          another --name; to take over what is left there, run this there ('ip netns exec'); if that namespace is gone, so are \

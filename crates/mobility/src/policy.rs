@@ -96,7 +96,7 @@ pub struct Remembered {
     pub character: Character,
 }
 
-/// What is known when the window for a link is to be found.
+/// Facts by which the window for a link is found.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation {
     /// The link from now on.

@@ -65,7 +65,7 @@ pub enum PathError {
     /// Flows without a packet each.
     #[error("{flows} flows share {segments:.1} packets in flight; a flow needs at least 2: give fewer flows")]
     Share {
-        /// How many.
+        /// Number of flows.
         flows: u32,
         /// Bandwidth-delay product.
         segments: f64,

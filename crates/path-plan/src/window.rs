@@ -55,7 +55,7 @@ pub struct SysctlPlan {
     pub key: &'static str,
     /// Value of the sysctl.
     pub value: String,
-    /// Why.
+    /// Reason for the value.
     pub why: &'static str,
 }
 

@@ -49,7 +49,7 @@ pub(crate) struct Held {
     /// Handshakes held by all workers.
     count: AtomicUsize,
     pub gates: Gates,
-    /// Of rules that accept end to end.
+    /// Adoption for rules that accept end to end.
     pub adopting: Adopting,
 }
 
@@ -68,7 +68,7 @@ struct Waiting {
     number: u64,
     /// Whether it stands. A client may come before: one that has come and proven itself, by another SYN.
     answered: bool,
-    /// Its server has reset it since then: the error that says so has been taken from the socket.
+    /// Whether the server has reset the leg since then: the error that says so has been taken from the socket.
     was_reset: bool,
     /// The index of the rule whose gate the SYN came in by.
     rule: usize,
@@ -94,11 +94,11 @@ pub(crate) struct Taken {
 pub(crate) struct Prepared {
     /// By the rule's index.
     gates: BTreeMap<usize, Gate>,
-    /// Those whose interfaces are new.
+    /// Rules whose interfaces are new.
     made: Vec<usize>,
     /// Rules that accept end to end.
     end_to_end: BTreeMap<usize, Arc<ConnectionPlan>>,
-    /// Of rules that accept end to end.
+    /// Watching for rules that adopt in mid-stream.
     watched: Option<Meant>,
 }
 
@@ -117,7 +117,7 @@ impl Prepared {
 }
 
 impl Held {
-    /// Of a relay that holds at most so many handshakes.
+    /// Held handshakes of a relay, at most so many.
     pub fn new(most: usize) -> Held {
         let (legs, count, gates, adopting) = Default::default();
         Held { legs, window: Arc::new(Mutex::new(Window::new(most))), count, gates, adopting }

@@ -34,7 +34,7 @@ use undo::{Left, undo, undo_behind, undo_routes, unroute};
 const RULE_PRIORITY: &str = "10";
 /// Where marked packets are delivered.
 const DELIVERY: &str = "local default dev lo";
-/// Of what has none of its own: what deletes an IPv6 route without naming one takes any, of whatever type.
+/// Metric of an IPv6 route that has none of its own: deleting a route without naming one takes any, of whatever type.
 const IPV6_METRIC: &str = " metric 1024";
 /// Where held ones end when nobody holds them.
 const REFUSAL: &str = "blackhole default metric 4096";
@@ -254,7 +254,7 @@ fn is_off(key: &str) -> bool {
 /// Whether an interception of the name stood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// It was made just now.
+    /// The interception was made just now.
     Nothing,
     /// A living relay's, or one whose connections are kept.
     Others,
@@ -265,7 +265,7 @@ enum Found {
 pub(crate) struct Interception {
     table_name: String,
     record: Record,
-    /// Of a relay that fails closed: chains that refuse what it would take, as its plan is now.
+    /// Chains of a relay that fails closed: they refuse what it would take, as its plan is now.
     refusals: RefCell<Option<String>>,
     untracked: Untracked,
     /// Connections have come to this relay in mid-stream only, so far; what is only watched comes with a mark.
@@ -275,9 +275,9 @@ pub(crate) struct Interception {
     is_routed: Cell<bool>,
     /// Places whose interfaces are there and to which nothing leads yet.
     unrouted: RefCell<Vec<HoldSlot>>,
-    /// It is another relay's, too: nothing is removed.
+    /// Whether the interception is another relay's, too: nothing is removed.
     is_shared: Cell<bool>,
-    /// It stood before: whoever begins to take packets exchanges the whole table.
+    /// Whether the interception stood before: whoever begins to take packets exchanges the whole table.
     stood: bool,
     /// Where copies of handshakes are logged to.
     log_group: Cell<u16>,
@@ -385,12 +385,12 @@ impl Interception {
         }
     }
 
-    /// It is this relay's alone now.
+    /// Makes the interception this relay's alone.
     pub fn own(&self) {
         self.is_shared.set(false);
     }
 
-    /// It is another relay's now.
+    /// Leaves the interception to another relay.
     pub fn leave(&self) {
         self.is_shared.set(true);
     }
@@ -534,7 +534,7 @@ impl Interception {
         Ok(tuns)
     }
 
-    /// Such interfaces are there already, of a relay before.
+    /// Finds interfaces of a rule that a relay before has made.
     pub fn find_held(&self, rule: usize, holders: usize) {
         let mut unrouted = self.unrouted.borrow_mut();
         if !self.is_routed.get() && unrouted.iter().all(|place| place.rule != rule) {

@@ -79,11 +79,11 @@ pub(crate) struct Legs {
     pub accepted_us: i64,
     /// How it is carried.
     pub plan: Arc<ConnectionPlan>,
-    /// Its sockets were put between its ends, with their sequence numbers.
+    /// Whether sockets were put between the connection's ends, with their sequence numbers.
     pub is_inserted: bool,
-    /// Of one that was adopted in mid-stream, by this relay or one before it.
+    /// Facts of a connection that was adopted in mid-stream, by this relay or one before it.
     pub adopted: Option<AdoptedStatus>,
-    /// Of what the client's and the server's leg have sent, as their sockets count it: sent by the ends before.
+    /// Bytes that the ends had sent before, as the sockets of the client's and the server's leg count them.
     pub loaded_bytes: [u64; 2],
     /// Bytes that came with it from another router, as if they had been received from the client, the server.
     pub brought_bytes: [u64; 2],

@@ -34,7 +34,7 @@ pub(crate) type ListenerId = u32;
 pub(crate) enum Clients {
     /// Intercepted, and all carried in one way.
     Intercepted(Arc<ConnectionPlan>),
-    /// They connected to the relay.
+    /// Clients that connected to the relay.
     Own {
         /// Where they are connected to.
         targets: Arc<[SocketAddr]>,
@@ -48,7 +48,7 @@ pub(crate) enum Clients {
 }
 
 impl Clients {
-    /// Of an explicit listener.
+    /// Clients of an explicit listener.
     fn own(listener: &ListenerPlan, plan: &Arc<RelayPlan>) -> Clients {
         let ports = |rule: &&crate::RulePlan| {
             let anyone = crate::MatchPlan { sources: Vec::new(), ..rule.matches.clone() };

@@ -26,7 +26,7 @@ const MOST_WORKERS: usize = 1024;
 /// A relay, fully described.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RelayPlan {
-    /// Its name in records, in the nft table `longfat_NAME` and in messages: letters, digits, `-` and `_`.
+    /// Name of the relay in records, in the nft table `longfat_NAME` and in messages: letters, digits, `-` and `_`.
     pub name: String,
     /// What it takes of the traffic that passes through this host.
     pub intercept: Option<InterceptPlan>,
@@ -418,7 +418,7 @@ impl InterceptPlan {
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Fail {
-    /// It flows on unrelayed.
+    /// Traffic flows on unrelayed.
     #[default]
     Open,
     /// New connections are dropped, until a relay of that name runs again or `longfat relay clean` is run.
@@ -436,10 +436,10 @@ pub struct LimitsPlan {
     pub network: Option<usize>,
     /// Memory of all connections: buffers of both legs' sockets and the relay's own.
     pub memory_bytes: Option<u64>,
-    /// Of it, what connections of one client address may hold; by default as much as is free besides, three times that
+    /// Memory that connections of one client address may hold; by default as much as is free besides, three times that
     /// when it is alone.
     pub client_memory_bytes: Option<u64>,
-    /// Of it, what connections of one network of clients may hold; by default three times as much as is free besides.
+    /// Memory that connections of one network of clients may hold; by default three times as much as is free besides.
     pub network_memory_bytes: Option<u64>,
     /// File descriptors; by default the hard limit of the process.
     pub descriptors: Option<u64>,
@@ -454,7 +454,7 @@ impl LimitsPlan {
 /// The unix socket on which a relay answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ControlPlan {
-    /// Its path.
+    /// Path of the control socket.
     pub socket: PathBuf,
     /// Members of this group may ask, too (mode 0660); nobody but the owner otherwise (0600).
     pub group: Option<String>,
@@ -536,7 +536,7 @@ pub enum LogLevel {
     Error,
     /// What a person should know.
     Warning,
-    /// Its own life: start, reload, drain, end.
+    /// Life of the relay: start, reload, drain, end.
     #[default]
     Info,
     /// Every connection.

@@ -110,7 +110,7 @@ impl Queues {
         legs.queues.set_watched(false);
     }
 
-    /// It has ended; its sockets are still there, for the last look at what was marked.
+    /// Ends a connection's queues; its sockets are still there, for the last look at what was marked.
     pub fn end(&self, legs: &Legs) {
         if legs.queues.is_watched() {
             self.unwatch(legs);

@@ -11,7 +11,7 @@ pub(crate) use own_packets::OwnPackets;
 use crate::{RelayPlan, Result, observe::journal::Journal};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whom to ask, and whom to tell.
+/// What all threads of a relay ask and tell.
 pub(crate) struct Shared<'a> {
     pub plan: &'a RelayPlan,
     pub journal: &'a Journal<'a>,
@@ -22,7 +22,7 @@ pub(crate) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// Of a relay that intercepts, if it has a mark for its own packets.
+    /// State of a relay that intercepts, if it has a mark for its own packets.
     pub fn new(plan: &'a RelayPlan, own_mark: Option<u32>, journal: &'a Journal<'a>) -> Result<Shared<'a>> {
         Ok(Shared {
             plan,

@@ -23,10 +23,10 @@ use toml::Value;
 /// Why a relay's file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// It is no TOML.
+    /// Text that is no TOML.
     #[error("not valid TOML: {0}")]
     Syntax(#[from] Box<toml::de::Error>),
-    /// It says things that cannot be.
+    /// Values that cannot be.
     #[error("{}", list(.0))]
     Problems(Vec<Problem>),
 }
@@ -139,7 +139,7 @@ pub struct RuleSpec {
     /// Relay the connection, or let it pass untouched. A client of a listener cannot pass: it is reset.
     #[serde(default)]
     pub action: ActionSpec,
-    /// Who answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
+    /// What answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
     /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
     /// Experimental: with `accept = "end-to-end"`, step in when so many bytes (`1MB`) have passed, or after such a time
@@ -201,7 +201,7 @@ impl RuleSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct WaySpec {
-    /// Who answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
+    /// What answers the client's SYN: the relay, at once (`early`, when absent) or when the server has answered
     /// (`after-server`); or the server itself, and the relay steps in afterwards (`end-to-end`).
     pub accept: Option<Accept>,
     /// Experimental: with `accept = "end-to-end"`, step in when so many bytes (`1MB`) have passed, or after such a time
@@ -289,7 +289,7 @@ pub struct ControlSpec {
     pub group: Option<String>,
 }
 
-/// Who may move connections here, and where.
+/// Relays that may move connections here, and where they ask.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct MoveSpec {

@@ -81,10 +81,10 @@ pub(crate) struct Worker<'a> {
     epoll: Epoll,
     listeners: Vec<Listener>,
     accepting: accept::Accepting,
-    /// Of SYNs, when it may intercept.
+    /// SYNs that are held, when the relay may intercept.
     hold: Option<Hold<'a>>,
     slots: Slots,
-    /// Of dials: by the client's address and its server.
+    /// Order of dials, by the client's address and its server.
     order: DialOrder<(IpAddr, SocketAddr), Token>,
     /// Dials that wait for the end of their clients' last connections.
     busy: BusyPairs<Token>,
@@ -92,20 +92,20 @@ pub(crate) struct Worker<'a> {
     unanswered: VecDeque<(Instant, Token)>,
     ready: VecDeque<Token>,
     settling: Vec<Token>,
-    /// Of clients that were reset before their server's leg stood, in the order of their deadlines.
+    /// Clients that were reset before their server's leg stood, in the order of their deadlines.
     parting: VecDeque<Token>,
     pool: Pool<'a>,
     balanced: Instant,
     limits: limits::Look,
     leaving: release::Leaving,
     pausing: pause::Pausing,
-    /// Of connections that have come from another router.
+    /// Connections that have come from another router.
     unheard: Vec<move_in::Unheard>,
     /// Connections whose bulk data gather.
     gathering: Vec<Token>,
     /// Rounds of its loop.
     round: u64,
-    /// That this round began with.
+    /// Events that this round began with.
     events: usize,
     /// When this round began: what is measured in milliseconds or more asks no clock again.
     now: Instant,
@@ -208,8 +208,8 @@ impl<'a> Worker<'a> {
         .unwrap_or(Ok(()))
     }
 
-    /// Of clients that are there already, connections of the same pair came earlier: a client whose SYN was not held
-    /// left again before its server was dialled.
+    /// Works on held SYNs. For a client that is there already, connections of its pair came earlier: one whose SYN was
+    /// not held left again before its server was dialled.
     fn with_hold<T>(&mut self, work: impl FnOnce(&mut Hold<'a>, &hold::Round<'_>) -> T) -> Option<T> {
         let Worker { hold, busy, order, epoll, round, .. } = self;
         let is_behind = |pair: &Pair| busy.has(pair) || order.has_waiting((pair.0.ip(), pair.1));

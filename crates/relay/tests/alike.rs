@@ -31,7 +31,7 @@ const IP_MINTTL: i32 = 21;
 struct Header {
     dscp: u8,
     ttl: u8,
-    /// Of IPv6.
+    /// Flow label of IPv6.
     label: u32,
 }
 
@@ -404,7 +404,7 @@ fn a_direction_of_which_nothing_is_known_is_known_again_with_the_next_packet() {
 
 #[test]
 fn of_many_connections_each_keeps_its_own_headers() {
-    /// So many that some of their directions, of some thousand places, are at the same one.
+    /// Connections, so many that some of their directions, of some thousand places, are at the same one.
     const CONNECTIONS: u8 = 200;
     let bed = Bed::new("many");
     let relay = bed.start(Bed::transparent());

@@ -79,7 +79,7 @@ fn a_client_that_is_gone_is_dialled_for_no_longer_than_a_reset_waits() {
     assert!(closed.duration_us < 10_000_000, "{} us", closed.duration_us);
 }
 
-/// Of so many clients that send and reset at once: what the server's program gets of each.
+/// What the server's program gets of each of many clients that send and reset at once.
 fn resets_at_once(bed: &Bed, listener: &TcpListener) -> Vec<(usize, bool)> {
     (0..40)
         .map(|count| {

@@ -124,7 +124,7 @@ fn what_passes_unrelayed_is_tracked_and_masqueraded_as_without_a_relay() {
 const STRICT_WAY_BACK: &str = "table inet fw {
     chain back { type filter hook prerouting priority 10; fib saddr . mark . iif oif missing counter drop; }
 }";
-/// The same that leaves the mark out: no route leads to a client by the interface of its held handshake.
+/// A firewall that leaves the mark out: no route leads to a client by the interface of its held handshake.
 const BLIND_WAY_BACK: &str = "table inet fw {
     chain back { type filter hook prerouting priority 10; fib saddr . iif oif missing counter drop; }
 }";

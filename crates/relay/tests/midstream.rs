@@ -24,7 +24,7 @@ use std::{
 
 const AFTER_BYTES: usize = 200_000;
 const AT_ONCE: (usize, Duration) = (1 << 16, Duration::ZERO);
-/// So slow that a stream outlives the moment.
+/// A pace so slow that a stream outlives the moment.
 const SLOWLY: (usize, Duration) = (1 << 14, Duration::from_millis(1));
 
 fn after(conditions: Conditions) -> RelayPlan {
@@ -138,7 +138,7 @@ fn count_marks(host: &Namespace) {
     );
 }
 
-/// Of [`count_marks`], in its order.
+/// Packets counted by [`count_marks`], in its order.
 fn marks_counted(host: &Namespace) -> [u64; 3] {
     ["passing", "marked", "bare"].map(|name| {
         let mut command = host.command("nft");
@@ -158,7 +158,7 @@ fn own_rules(bed: &Bed) -> usize {
     rules.concat().lines().filter(|line| line.contains("fwmark")).count()
 }
 
-/// Of the relay's table.
+/// Number of chains of the relay's table.
 fn chains(bed: &Bed) -> usize {
     let mut command = bed.relay.command("nft");
     command.args(["list", "chains"]);

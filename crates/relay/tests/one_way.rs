@@ -246,7 +246,7 @@ fn a_client_that_closes_while_its_server_is_silent_is_dialled_on_for() {
     clients_of_a_silent_server("owfin", &[finish, ask_and_finish, ask_later_and_finish]);
 }
 
-/// It asks again and again whether there is room.
+/// A relay that asks again and again whether there is room.
 #[test]
 fn a_client_that_says_more_than_the_relay_takes_while_its_server_is_silent_is_dialled_on_for() {
     let fill = |mut client: &TcpStream| {

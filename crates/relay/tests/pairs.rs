@@ -1,4 +1,4 @@
-//! The same addresses and ports again, at once: as with plain forwarding, and never another port.
+//! Addresses and ports used again at once: as with plain forwarding, and never another port.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod bed;

@@ -40,7 +40,7 @@ struct Outcome {
     last: RelaySample,
 }
 
-/// So many clients send as fast as they can for a while, through a relay, towards a leg of 40 Mbit/s.
+/// Lets so many clients send as fast as they can for a while, through a relay, towards a leg of 40 Mbit/s.
 fn carry(tag: &str, clients: usize, plan: RelayPlan, ipv6: bool) -> Outcome {
     let bed = slow(tag);
     let server = bed.listen(if ipv6 { "[fd71:2::2]:80" } else { "10.71.2.2:80" });

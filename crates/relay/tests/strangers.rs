@@ -119,7 +119,7 @@ fn nor_where_nothing_passes() {
     flooded("fldac", Fail::Closed, Bed::after_server());
 }
 
-/// Of another network than the bed's client, on the same host.
+/// A client of another network than the bed's, on the same host.
 const OTHER_CLIENT: &str = "10.73.0.2";
 const PLACES: usize = 48;
 /// What a client may have that is alone.

@@ -245,7 +245,7 @@ fn rules_made(bed: &Bed) -> Vec<String> {
     rules
 }
 
-/// The same in a text for a person.
+/// Rules told in a text for a person.
 fn rules_told(text: &str) -> Vec<String> {
     let rules =
         text.lines().filter_map(|line| line.strip_prefix("ip ")?.split_once(" rule add priority 10 "));

@@ -71,7 +71,7 @@ pub struct CauseShare {
     pub name: String,
     /// Part of the time, 0 to 1.
     pub share: f64,
-    /// Who says so.
+    /// Source of the statement.
     pub basis: String,
     /// The figures behind it.
     pub evidence: String,

@@ -221,7 +221,7 @@ pub const KINDS: [Kind; 30] = [
     ),
 ];
 
-/// Their names.
+/// Names of all metrics.
 pub const NAMES: [&str; KINDS.len()] = {
     let mut names = [""; KINDS.len()];
     let mut index = 0;

@@ -16,7 +16,7 @@ impl Dilation {
     /// At its own speed.
     pub const NONE: Dilation = Dilation(NonZeroU32::MIN);
 
-    /// So many times slower; `None` for 0.
+    /// A dilation by so many times; `None` for 0.
     pub fn new(times: u32) -> Option<Dilation> {
         NonZeroU32::new(times).map(Dilation)
     }

@@ -153,7 +153,7 @@ pub struct TcpSample {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct TraceSample {
-    /// When.
+    /// Time of the sample.
     pub time_us: i64,
     /// The connection's addresses: `10.0.0.1:5000 > 10.0.0.2:80`.
     pub flow: String,
@@ -230,7 +230,7 @@ pub struct EchoSample {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct QueueSample {
-    /// When.
+    /// Time of the sample.
     pub time_us: i64,
     /// Link name.
     pub link: String,
@@ -256,7 +256,7 @@ pub struct QueueSample {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct RelaySample {
-    /// When.
+    /// Time of the sample.
     pub time_us: i64,
     /// Relay name.
     pub relay: String,
@@ -427,13 +427,13 @@ pub struct StallSample {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct Note {
-    /// When.
+    /// Time of the note.
     pub time_us: i64,
     /// `info` or `warning`.
     pub level: String,
-    /// Who says it: a host, link, flow or relay.
+    /// Name of the host, link, flow or relay that says it.
     pub source: String,
-    /// What.
+    /// Words of the note.
     pub message: String,
 }
 

@@ -3,15 +3,15 @@
 
 use crate::scenario::Scenario;
 
-/// Who is held up until when.
+/// Nodes that are held up, and until when.
 #[derive(Debug, Default)]
 pub struct HoldUps {
     /// Node by entity of the event queue: where a direction's packets arrive, where an endpoint or a source is. Empty
     /// when nobody is ever held up.
     node_of: Vec<usize>,
-    /// Of every node, in virtual time, in order; none touches another.
+    /// Hold-ups of every node, in virtual time, in order; none touches another.
     spans_ns: Vec<Vec<(u64, u64)>>,
-    /// Of every node: how many are over.
+    /// Number of hold-ups that are over, per node.
     over: Vec<usize>,
 }
 

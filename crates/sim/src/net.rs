@@ -18,7 +18,7 @@ pub const ARRIVED: u32 = u32::MAX;
 pub struct Net {
     /// Virtual time.
     pub now_ns: u64,
-    /// Who acts when.
+    /// Queue of timers: which entity acts when.
     pub timers: Timers,
     /// Packets that entered a link.
     pub hops: u64,

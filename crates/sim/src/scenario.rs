@@ -162,21 +162,21 @@ pub enum ReceiveBuffer {
     Fixed(u64),
     /// As Linux autotunes it: it grows with what the application reads in a round trip.
     Auto {
-        /// Its size at the start.
+        /// Size of the buffer at the start.
         first_bytes: u64,
-        /// Its size at most.
+        /// Size of the buffer at most.
         most_bytes: u64,
     },
 }
 
 impl ReceiveBuffer {
-    /// Its size at most.
+    /// Size of the buffer at most.
     pub fn most_bytes(&self) -> u64 {
         let (ReceiveBuffer::Fixed(most_bytes) | ReceiveBuffer::Auto { most_bytes, .. }) = *self;
         most_bytes
     }
 
-    /// Its size at the start.
+    /// Size of the buffer at the start.
     pub fn first_bytes(&self) -> u64 {
         match *self {
             ReceiveBuffer::Fixed(bytes) => bytes,
@@ -249,7 +249,7 @@ pub enum ScenarioError {
     /// An index points nowhere.
     #[error("{whose} names {what} {index}, but there are {count}; indices begin with 0")]
     Index {
-        /// Who names it.
+        /// The flow, relay or other part that names it.
         whose: String,
         /// A node or a relay.
         what: &'static str,
@@ -261,23 +261,23 @@ pub enum ScenarioError {
     /// Two nodes without a path.
     #[error("no links lead from '{from}' to '{to}'; add one")]
     NoPath {
-        /// From.
+        /// Name of the first node.
         from: String,
-        /// To.
+        /// Name of the second node.
         to: String,
     },
     /// Both ends in one place.
     #[error("{whose} begins and ends at '{node}'; a connection needs a link between its ends")]
     SameNode {
-        /// Who.
+        /// Name of the connection.
         whose: String,
-        /// Where.
+        /// Name of the node.
         node: String,
     },
     /// A value out of its bounds.
     #[error("{whose}: {what} is {value}; {mend}")]
     Value {
-        /// Who.
+        /// The part with the value.
         whose: String,
         /// Which value.
         what: &'static str,
@@ -289,7 +289,7 @@ pub enum ScenarioError {
     /// No such congestion control.
     #[error("{whose}: {source}")]
     Algorithm {
-        /// Who.
+        /// The part that names it.
         whose: String,
         /// What is wrong.
         source: UnknownAlgorithm,
@@ -297,7 +297,7 @@ pub enum ScenarioError {
     /// A setting that its algorithm does not take.
     #[error("{whose}: {source}")]
     Setting {
-        /// Who.
+        /// The part with the setting.
         whose: String,
         /// What is wrong.
         source: SettingError,

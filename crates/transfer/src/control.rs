@@ -176,7 +176,7 @@ pub enum FrameError {
     WrongSpeaker,
 }
 
-/// Who says something.
+/// End of the control connection that speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaker {
     /// The end that asks for the transfer.

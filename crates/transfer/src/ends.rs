@@ -41,7 +41,7 @@ pub struct SourceEnd {
     pub echo_p50_us: Option<u64>,
     /// 99th percentile.
     pub echo_p99_us: Option<u64>,
-    /// Greatest.
+    /// Greatest round trip of an echo, in microseconds.
     pub echo_max_us: Option<u64>,
     /// Cut at the drain limit with bytes still on their way.
     pub cut: bool,

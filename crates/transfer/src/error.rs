@@ -115,7 +115,7 @@ pub enum Error {
     /// The other end said no.
     #[error("{peer} refused the transfer: {reason}")]
     Refused {
-        /// Who.
+        /// Name of the other end.
         peer: String,
         /// Reason that the other end gave.
         reason: String,
@@ -123,13 +123,13 @@ pub enum Error {
     /// A proof that does not fit.
     #[error("{peer} has another key than this server (--key), or none")]
     ForeignKey {
-        /// Who.
+        /// Name of the client.
         peer: String,
     },
     /// A server that asks for a key.
     #[error("{peer} serves only who has its key: give it by --key FILE")]
     KeyWanted {
-        /// Who.
+        /// Name of the server.
         peer: String,
     },
     /// A server that does not prove that it has the key.
@@ -137,13 +137,13 @@ pub enum Error {
         "{peer} has not proven that it has the key (--key): it has none, or another, or is not the server that was meant"
     )]
     Unproven {
-        /// Who.
+        /// Name of the server.
         peer: String,
     },
     /// The client asks for more than this server gives.
     #[error("{peer} asks for more than is allowed: {reason}")]
     NotAllowed {
-        /// Who.
+        /// Name of the client.
         peer: String,
         /// What there is.
         reason: String,
@@ -173,7 +173,7 @@ pub enum Error {
     Closed {
         /// The other end.
         peer: String,
-        /// How.
+        /// Reason that the connection closed.
         why: String,
     },
     /// The other end does not answer.

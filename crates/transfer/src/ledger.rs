@@ -33,7 +33,7 @@ pub struct IntervalRow {
 pub struct IntervalReport {
     /// Beginning, in microseconds since the transfer's start.
     pub from_us: u64,
-    /// End.
+    /// End of the interval, in microseconds.
     pub to_us: u64,
     /// One per stream.
     pub streams: Vec<IntervalRow>,

@@ -1,6 +1,6 @@
-//! Those who have connected and not yet said what they want, or which stream they carry. One thread looks after all of
-//! them, with a few kilobytes each: neither silence nor noise of a stranger costs a thread, and who waits longest makes
-//! room for who comes next.
+//! Visitors that have connected and not yet said what they want, or which stream they carry. One thread looks after all
+//! of them, with a few kilobytes each: neither silence nor noise of a stranger costs a thread, and who waits longest
+//! makes room for who comes next.
 
 use crate::{
     channel::{out_of_turn, unreadable},
@@ -74,7 +74,7 @@ enum Stage {
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     pub(crate) requests: Vec<Request>,
-    /// Who could not be understood.
+    /// Visitors that could not be understood.
     pub(crate) failed: Vec<(SocketAddr, Error)>,
     /// How many left, or had to, without having said anything.
     pub(crate) silent: u64,
@@ -82,7 +82,7 @@ pub(crate) struct Turn {
 
 #[derive(Debug)]
 pub(crate) struct Lobby<'a> {
-    /// Who does not have it is not heard.
+    /// The key of the server: visitors without it are not heard.
     key: Option<&'a Key>,
     /// In the order in which they came.
     visitors: Vec<Visitor>,

@@ -59,11 +59,11 @@ pub enum Receive {
 pub struct TransferPlan {
     /// Name of the flow in every record.
     pub flow: String,
-    /// Transport.
+    /// Transport protocol.
     pub protocol: Protocol,
     /// Connections (or UDP sockets) side by side.
     pub streams: u32,
-    /// How much.
+    /// Amount of data.
     pub amount: Amount,
     /// The serving end sends.
     pub reverse: bool,
@@ -165,10 +165,10 @@ impl PlanError {
 /// Why a text is no plan that can be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanTextError {
-    /// It is no plan in JSON, or one of another version.
+    /// A text that is no plan in JSON, or one of another version.
     #[error("it is no plan of a transfer: {0}; 'longfat transfer send HOST --json' prints one, under 'plan'")]
     Form(#[from] serde_json::Error),
-    /// Such a transfer cannot be.
+    /// A plan of a transfer that cannot be.
     #[error(transparent)]
     Plan(#[from] PlanError),
 }

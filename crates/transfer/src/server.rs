@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-/// Who may wait to be heard, where there are descriptors for so many.
+/// Visitors that may wait to be heard, where there are descriptors for so many.
 const VISITORS_MAX: u64 = 1024;
 /// Most visitors of one peer.
 const VISITORS_OF_PEER_MAX: u64 = 128;
@@ -48,7 +48,7 @@ pub trait ServeObserver: Sync {
     fn ended(&self, _peer: SocketAddr, _outcome: &Outcome) {}
     /// A client went away or was refused before a transfer began.
     fn failed(&self, _peer: SocketAddr, _error: &Error) {}
-    /// So many connections went away, or had to, without having said what they wanted.
+    /// Counts connections that went away, or had to, without having said what they wanted.
     fn silent(&self, _count: u64) {}
 }
 

@@ -1,4 +1,4 @@
-//! The same causes from a capture: what limited each direction, and what the findings of `analyze` say of why.
+//! Causes from a capture: what limited each direction, and what the findings of `analyze` say of why.
 
 use crate::{
     cause::{Basis, Cause},
@@ -17,12 +17,12 @@ use longfat_analyze::{
 pub struct Direction {
     /// `address:port` of the sender.
     pub from: String,
-    /// And of the receiver.
+    /// Address of the receiver.
     pub to: String,
     /// What was found.
     pub verdict: Verdict,
-    /// Its course, where points for figures were kept ([`longfat_analyze::Settings::detailed`]). A stretch has the
-    /// cause that took most of it, so that the times differ a little from the verdict's.
+    /// Course of the direction, where points for figures were kept ([`longfat_analyze::Settings::detailed`]). A stretch
+    /// has the cause that took most of it, so that the times differ a little from the verdict's.
     pub course: Vec<Stretch>,
 }
 

@@ -68,16 +68,16 @@ pub enum Cause {
 pub enum Basis {
     /// The kernel says so.
     Kernel,
-    /// It follows from what the kernel says.
+    /// Inference from what the kernel says.
     Inference,
-    /// It follows from packets.
+    /// Inference from packets.
     Capture,
 }
 
 /// One cause, explained.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
-    /// Which.
+    /// Cause that the entry explains.
     pub cause: Cause,
     /// In tables and JSON.
     pub name: &'static str,
@@ -156,7 +156,7 @@ catalogue! {
 }
 
 impl Cause {
-    /// Its place in the catalogue.
+    /// Entry of the cause in the catalogue.
     pub fn entry(self) -> &'static Entry {
         CATALOGUE.iter().find(|entry| entry.cause == self).unwrap_or(&CATALOGUE[CATALOGUE.len() - 1])
     }

@@ -87,7 +87,7 @@ impl Stretch {
         self.to_us - self.from_us
     }
 
-    /// What is of its end is the neighbour's.
+    /// Extends the stretch by the next one; what holds at its end is the next one's.
     fn extend(&mut self, next: &Stretch) {
         let carried = |one: &Stretch| one.rate_bps * one.elapsed_us() as f64;
         let rate_bps = (carried(self) + carried(next)) / (next.to_us - self.from_us).max(1) as f64;

@@ -91,7 +91,7 @@ const CA_CWR: u8 = 2;
 const CA_RECOVERY: u8 = 3;
 pub(crate) const CA_LOSS: u8 = 4;
 
-/// Who speaks, over a whole watch.
+/// Ends that send, over a whole watch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Talk {
     /// This end alone sends.
@@ -106,7 +106,7 @@ pub enum Talk {
 const MOSTLY: u64 = 100;
 
 impl Talk {
-    /// Of the first and last look.
+    /// Talk between the first and last look.
     pub fn of(first: &TcpInfo, last: &TcpInfo) -> Talk {
         let sent = last.sent_bytes.saturating_sub(first.sent_bytes);
         let received = last.received_bytes.saturating_sub(first.received_bytes);
@@ -133,7 +133,7 @@ pub fn at(look: &Look, talk: Talk) -> Hold {
 /// A receiver may delay an acknowledgement by so much (Linux: TCP_DELACK_MIN, one that is not in a hurry).
 const DELAYED_ACK_US: u64 = 40_000;
 
-/// So many segments may leave at once behind a pause (RFC 6928): more of them are a stream.
+/// Segments that may leave at once behind a pause (RFC 6928): more of them are a stream.
 const FIRST_WINDOW_SEGMENTS: u32 = 10;
 
 /// Something is out, and nothing has been heard for longer than an acknowledgement takes (RFC 6298 without the least

@@ -46,13 +46,13 @@ impl Ground {
 pub struct Advice {
     /// Key in [`Settings`].
     pub setting: String,
-    /// Its value.
+    /// Value of the setting.
     pub value: String,
     /// What it costs on the path, in words.
     pub costs: String,
     /// Part of the path's goodput that it costs, 0 to 1; absent where the price is not one of rate.
     pub share: Option<f64>,
-    /// Whom alone it costs that; absent: every connection.
+    /// Connections that it costs that, in words; absent: every connection.
     pub only: Option<&'static str>,
     /// What mends it, to be pasted.
     pub mend: Option<String>,
@@ -137,7 +137,7 @@ impl Asked<'_> {
     }
 }
 
-/// Of a sysctl that costs part of the path.
+/// Advice about a sysctl that costs part of the path.
 pub(crate) fn of_sysctl(key: &str, value: &str, costs: String, better: &str, ground: Ground) -> Advice {
     Advice {
         setting: format!("sysctl {key}"),

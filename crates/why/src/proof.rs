@@ -34,7 +34,7 @@ pub struct Proof {
 /// Student's t, 97.5 %, by degrees of freedom from 1.
 const STUDENT: [f64; 15] =
     [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13];
-/// And beyond.
+/// Student's t beyond these degrees of freedom.
 const STUDENT_BEYOND: f64 = 2.12;
 
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {

@@ -30,11 +30,11 @@ pub enum Error {
     Length {
         /// From 1.
         line: usize,
-        /// Which.
+        /// Name of the column.
         column: String,
         /// Figures in it.
         found: usize,
-        /// Announced.
+        /// Number of looks announced.
         looks: usize,
     },
     /// A record announces more looks than are ever kept.
@@ -42,7 +42,7 @@ pub enum Error {
     TooMany {
         /// From 1.
         line: usize,
-        /// Announced.
+        /// Number of looks announced.
         looks: usize,
     },
 }
@@ -59,7 +59,7 @@ pub struct Record {
     /// What it was recorded for: a case of bench/why; free.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
-    /// How many.
+    /// Number of looks.
     pub looks: usize,
     /// By the figure's name.
     pub columns: BTreeMap<String, Vec<i64>>,
@@ -124,7 +124,7 @@ fn every() -> impl Iterator<Item = &'static (&'static str, Get, Set)> {
 }
 
 impl Record {
-    /// Of a connection's looks.
+    /// Record of a connection's looks.
     pub fn of(who: String, looks: &[Look]) -> Record {
         let columns = every()
             .map(|(name, get, _)| ((*name).to_owned(), column(looks.iter().map(get))))

@@ -37,7 +37,7 @@ impl Place {
 /// Something that would help.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Remedy {
-    /// Where.
+    /// Place of the remedy.
     pub place: Place,
     /// In words.
     pub what: String,
@@ -49,7 +49,7 @@ pub struct Remedy {
     pub undo: Option<String>,
 }
 
-/// Whom a remedy is for.
+/// The connection that a remedy is for.
 #[derive(Debug, Clone, Copy)]
 pub struct Patient<'a> {
     /// This end.
@@ -256,7 +256,8 @@ fn larger_rmem(patient: &Patient) -> Remedy {
     sysctl(Place::OtherEnd, "net.ipv4.tcp_rmem", &value, &what, MEMORY)
 }
 
-/// Of a send buffer a writer leaves a third empty at times: it is woken when so much is free (sk_stream_is_writeable).
+/// Least filling of a send buffer that a writer leaves a third empty: it is woken when so much is free
+/// (sk_stream_is_writeable).
 pub const LEAST_FILLED: f64 = 2.0 / 3.0;
 /// Times the send buffer that is too small, where the path's rate is not known, and no less than this.
 const MORE_BUFFER: u64 = 8;

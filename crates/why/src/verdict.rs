@@ -15,11 +15,11 @@ pub struct Assumed {
 /// A cause and its share of the time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Share {
-    /// Which.
+    /// The cause.
     pub cause: Cause,
     /// How long.
     pub time_us: u64,
-    /// Of the whole watch, 0 to 1.
+    /// Share of the whole watch, 0 to 1.
     pub share: f64,
     /// Whether the kernel says so.
     pub basis: Basis,
@@ -32,7 +32,7 @@ pub struct Share {
 /// What was found of a connection.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// Of the watch.
+    /// Length of the watch, in microseconds.
     pub elapsed_us: u64,
     /// The causes, the longest first; their times sum up to the watch.
     pub causes: Vec<Share>,
@@ -71,7 +71,7 @@ pub struct Figures {
     pub resent_share: f64,
     /// Segments sent again.
     pub resent_segments: u64,
-    /// Of those had arrived.
+    /// Segments sent again that had arrived.
     pub needless_segments: u64,
     /// Retransmission timeouts; absent where the kernel does not count them.
     pub timeouts: Option<u64>,

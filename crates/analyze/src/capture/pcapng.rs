@@ -30,7 +30,7 @@ struct Interface {
 /// Length of one unit of a timestamp.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Units {
-    /// So many nanoseconds.
+    /// A fixed number of nanoseconds.
     Nanoseconds(u64),
     /// A tick is one of so many parts of a second.
     PerSecond(u128),

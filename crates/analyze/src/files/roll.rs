@@ -26,7 +26,7 @@ pub struct RollSpec {
     pub most_bytes: Option<u64>,
     /// A file is over this long after its first packet.
     pub most_ns: Option<i64>,
-    /// So many files are kept, the newest.
+    /// Number of files that are kept, the newest.
     pub keep: Option<usize>,
     /// What they are.
     pub form: Form,
@@ -74,7 +74,7 @@ impl RollSpec {
     }
 }
 
-/// Who makes and removes the files behind the first: this process, or one that has the right to.
+/// Maker and remover of the files behind the first: this process, or one that has the right to.
 pub trait Files: Send {
     /// Makes the file of that number, or empties it.
     fn create(&mut self, number: u64, path: &Path) -> io::Result<File>;

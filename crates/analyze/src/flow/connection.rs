@@ -76,7 +76,7 @@ pub struct Connection {
     pub packets: u64,
     /// Which end opened it: as its SYN says, else the one with the higher port.
     pub client: u8,
-    /// Times.
+    /// Times of the handshake's packets.
     pub handshake: Handshake,
     /// What each end sends.
     pub halves: [Half; 2],
@@ -92,7 +92,7 @@ pub struct Connection {
     pub checksums: [Checksums; 2],
     syn_sequence: [Option<u32>; 2],
     finished_ns: [Option<i64>; 2],
-    /// It is not judged yet where the capture was made.
+    /// The place of the capture is not judged yet.
     is_early: bool,
     /// A FIN or reset was seen.
     ending: bool,
@@ -117,7 +117,7 @@ struct Told {
     last_ns: i64,
     /// The times of a capture may go back.
     latest_ns: i64,
-    /// It was, by payload behind it.
+    /// Payload came behind what was told.
     is_behind: bool,
 }
 

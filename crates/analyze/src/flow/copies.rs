@@ -24,7 +24,7 @@ const AT_ONCE_UNKNOWN_NS: i64 = 100_000;
 const AT_ONCE_LEAST_NS: i64 = 10_000;
 /// Packets of one end by which it is known that all of them come twice, while those of the other end do not.
 const SURE_PACKETS: u64 = 8;
-/// So many packets that say the same are a run of duplicate ACKs, and tell nothing of copies.
+/// Packets alike from which on they are a run of duplicate ACKs, and tell nothing of copies.
 const MOST_ALIKE: u8 = 8;
 /// An acknowledgement that far below the highest one begins anew.
 const FAR_BYTES: u32 = 1 << 20;
@@ -39,8 +39,8 @@ pub struct AtOnce {
 }
 
 impl AtOnce {
-    /// Of data on a path with this round trip: nothing is sent again within half of it without being asked for. Where
-    /// it is not known at which place of the path the capture was made, it may be the least part of the whole.
+    /// Judges data on a path with this round trip: nothing is sent again within half of it without being asked for.
+    /// Where it is not known at which place of the path the capture was made, it may be the least part of the whole.
     pub fn of(
         segment: &Segment,
         round_trip_ns: Option<i64>,
@@ -220,14 +220,14 @@ impl Bares {
 pub struct Repeats {
     packets: u64,
     again: u64,
-    /// Of those again: they came an odd number of times, which duplicate ACKs do and what is recorded twice does not.
+    /// Packets recorded again an odd number of times, as duplicate ACKs are and what is recorded twice is not.
     odd: u64,
-    /// Of those again: more came behind them than are counted.
+    /// Packets recorded again with more of their like behind them than are counted.
     runs: u64,
 }
 
 impl Repeats {
-    /// Of both ends.
+    /// Adds the repeats of the other end.
     pub fn and(self, other: Repeats) -> Repeats {
         Repeats {
             packets: self.packets + other.packets,
@@ -298,7 +298,7 @@ impl Copies {
         4 * rising >= 3 * steps().count()
     }
 
-    /// Of this end.
+    /// Repeats among the packets of this end.
     pub fn repeats(&self) -> Repeats {
         Repeats { packets: self.next as u64 + self.repeats.packets, ..self.repeats }
     }

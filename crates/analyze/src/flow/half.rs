@@ -120,7 +120,7 @@ pub struct Half {
 /// A reset, beside what else its end sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reset {
-    /// When.
+    /// Time of the reset, in nanoseconds.
     pub time_ns: i64,
     /// Time to live of the reset, and that of the packet before.
     pub ttl: (u8, Option<u8>),

@@ -5,7 +5,7 @@ use crate::segment::{Segment, flag};
 
 /// The count begins with this (RFC 9768, 3.2.1).
 const FIRST: u8 = 5;
-/// So many at most are new: more are an older packet that came late.
+/// New marks that one packet may report at most: more come from an older packet that was late.
 const MOST_NEW: u8 = 4;
 
 /// What the flags of one end's packets mean.

@@ -129,7 +129,7 @@ impl Observers {
         }
     }
 
-    /// So much was acknowledged, with so much of the window left, and a round trip if it tells one.
+    /// Notes acknowledged bytes, what was left of the window, and a round trip if the packet tells one.
     #[inline]
     pub fn on_ack(&mut self, now: i64, bytes: u64, window_bytes: u64, rtt_ns: Option<i64>) {
         let Some(series) = &mut self.series else { return };

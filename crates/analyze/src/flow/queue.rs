@@ -4,7 +4,7 @@
 #[derive(Debug, Clone)]
 pub struct Queue<T> {
     items: Vec<T>,
-    /// So many were taken out.
+    /// Number of elements that were taken out.
     first: usize,
 }
 

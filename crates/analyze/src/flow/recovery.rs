@@ -69,13 +69,13 @@ impl Smoothed {
 pub struct Resent {
     /// First octet.
     pub start: u64,
-    /// End.
+    /// End of the data sent again, as a sequence number.
     pub end: u64,
     /// Segments it was.
     pub segments: u64,
     /// TSval of the segment, if any.
     pub ts_value: Option<u32>,
-    /// Why.
+    /// Cause of the retransmission.
     pub cause: Cause,
     /// Found not to have been needed.
     pub spurious: bool,

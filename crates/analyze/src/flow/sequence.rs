@@ -12,7 +12,7 @@ const MAX_SENT_UNANSWERED: usize = 1 << 12;
 const MAX_HOLES: usize = 4096;
 /// A late packet is put among at most so many that are moved for it.
 const MAX_MOVED: usize = 4096;
-/// What is acknowledged before it is seen, and then comes within this, was only recorded late: several queues, merged
+/// Time within which data acknowledged before it is seen was only recorded late: several queues, merged
 /// files.
 const RECORDED_LATE_NS: i64 = 10_000_000;
 /// While no acknowledgement tells of a window, what is further above is not believed at once; neither is what is

@@ -8,7 +8,7 @@ use crate::{
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// So many are shown one by one, as other flows are.
+/// Number of unopened flows up to which each is shown by itself, as other flows are.
 const SHOWN_ALONE: u64 = 3;
 /// Addresses named.
 const SHOWN_ADDRESSES: usize = 5;
@@ -88,7 +88,7 @@ fn split(end: &str) -> (&str, &str) {
     end.rsplit_once(':').unwrap_or((end, ""))
 }
 
-/// Of the side that has fewer addresses, those with most such flows.
+/// Addresses with most unopened flows, on the side that has fewer addresses.
 fn addresses(analysis: &Analysis) -> String {
     let failed = analysis.flows.iter().filter_map(|flow| Some((flow, flow.unopened()?)));
     let failed: Vec<(&FlowReport, Unopened)> = failed.collect();

@@ -25,7 +25,7 @@ pub enum Sum {
     Left,
     /// The right one.
     Right,
-    /// That of the pseudo-header, which an interface completes.
+    /// Checksum of the pseudo-header, which an interface completes.
     Partial,
     /// Some other one.
     Other,
@@ -255,7 +255,7 @@ pub struct Bulk {
     pub rtt_later_ns: Option<(i64, i64)>,
     /// The sender's window, in segments.
     pub window_segments: usize,
-    /// It grows from 10 by one with every ACK until then.
+    /// Whether the window grows from 10 by one with every ACK until the first loss.
     pub growing: bool,
     /// What the receiver offers, octets.
     pub advertised: u32,
@@ -267,7 +267,7 @@ pub struct Bulk {
     pub pause_ns: i64,
     /// ACKs are held until the next multiple of this.
     pub merge_acks_ns: i64,
-    /// Of so many segments, one is lost once; a SACK tells, and it is sent again a round trip later.
+    /// Segments of which one is lost once; a SACK tells, and it is sent again a round trip later.
     pub lose_every: usize,
     /// From this segment on, each takes so long at the bottleneck (0: as before), without a queue; losses begin here
     /// too.

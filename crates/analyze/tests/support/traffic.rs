@@ -36,7 +36,7 @@ pub struct Transfer {
     pub sack: bool,
     pub timestamps: bool,
     pub scale: Option<u8>,
-    /// Of the way from sender to receiver, in percent.
+    /// Place of the capture on the way from sender to receiver, in percent.
     pub place: i64,
     pub first: u32,
     /// The window is halved at a loss and grows by a segment in a round trip; otherwise it stays.

@@ -112,7 +112,7 @@ struct CleanArgs {
 struct RunArgs {
     #[command(flatten)]
     spec: SpecArgs,
-    /// Who carries the runs out.
+    /// Backend that carries the runs out.
     #[arg(long, value_enum, default_value_t)]
     backend: BackendArg,
     /// Which machines are the experiment's hosts (docs/reference/hosts-file.md); with '--backend hosts'.
@@ -210,7 +210,7 @@ struct SpecArgs {
     quick: bool,
 }
 
-/// Who carries runs out.
+/// Backends that carry runs out.
 #[derive(Clone, Copy, Default, clap::ValueEnum)]
 enum BackendArg {
     /// Network namespaces, TCP of this kernel, an emulated path (root).
@@ -418,7 +418,7 @@ fn join(args: &RunArgs, program: &Path, stop: &AtomicBool) -> Result<Ray, Sessio
     Ok(ray)
 }
 
-/// What is missing here or there is exit code 3.
+/// The failure of a session; what is missing here or there is exit code 3.
 fn failure(error: SessionError) -> Failure {
     match error {
         SessionError::Ray(RayError::Missing(missing)) => Failure::Unsupported(vec![missing]),

@@ -125,7 +125,7 @@ impl Bed {
         child
     }
 
-    /// So many octets from near to far, and one back.
+    /// Sends so many octets from near to far, and one back.
     pub fn transfer(&self, bytes: usize) {
         self.transfer_between(&self.near, &self.far, "10.77.0.2:0", bytes);
     }

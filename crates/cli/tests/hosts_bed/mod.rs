@@ -112,7 +112,7 @@ impl Bed {
         )
     }
 
-    /// The same over IPv6 and nothing else: how they are reached, and how flows go.
+    /// The hosts table over IPv6 alone: how machines are reached, and how flows go.
     fn table_of_ipv6(&self) -> String {
         let table = self
             .table()
@@ -300,7 +300,7 @@ set = {{ "relays.pep.enabled" = true }}
         fs::set_permissions(self.path("shadow"), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// What is copied to every machine is better small.
+    /// Strips the program: what is copied to every machine is better small.
     fn strip_program(&self) {
         let mut strip = Command::new("strip");
         strip.arg("-o").arg(self.path("longfat")).arg(env!("CARGO_BIN_EXE_longfat"));

@@ -91,7 +91,7 @@ impl Relay {
         Relay::start_with(command.stderr(Stdio::piped()))
     }
 
-    /// The same with a standard error of the test's own.
+    /// Starts the relay with a standard error of the test's own.
     pub fn start_with(command: &mut Command) -> Relay {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());

@@ -15,7 +15,7 @@ use std::{
 pub enum Origin {
     /// Built into the kernel or a module of it.
     Kernel,
-    /// Ours.
+    /// A congestion control of this program.
     Longfat,
     /// Another program's BPF.
     Other,

@@ -120,8 +120,8 @@ impl Endings {
         Ok(Endings { netlink, netns: Arc::clone(netns) })
     }
 
-    /// Those that have ended since the last call, as they were at their end; waits so long for the first. The state of
-    /// a socket that is gone means nothing.
+    /// Connections that have ended since the last call, as they were at their end; waits so long for the first. The
+    /// state of a socket that is gone means nothing.
     ///
     /// # Errors
     /// When what the kernel says cannot be read. It is no error that more have ended than there is room for: the rest is

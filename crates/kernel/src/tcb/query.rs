@@ -16,9 +16,9 @@ use std::sync::Arc;
 /// What a look is for.
 #[derive(Debug, Clone, Default)]
 pub struct Query {
-    /// Where.
+    /// Network namespaces to look in.
     pub scope: Scope,
-    /// Which.
+    /// Connections to find.
     pub filter: Filter,
     /// Whether to find out which process has each open (walks /proc), and what those that measure have found.
     pub processes: bool,

@@ -80,7 +80,7 @@ pub enum EventKind {
     State,
 }
 
-/// Who a connection is: `struct lf_identity` after its event.
+/// Ends of a connection: `struct lf_identity` after its event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// This end.

@@ -49,7 +49,7 @@ fn whole_lines(path: &Path, told: &mut u64) -> io::Result<Vec<Record>> {
     Ok(lines.filter_map(|line| serde_json::from_slice(line).ok()).collect())
 }
 
-/// What is drawn as one line; of what is not drawn there is none.
+/// One drawn line: kind, name, number, part. A record that is not drawn has none.
 type Series = (&'static str, String, u32, String);
 
 fn series(record: &Record) -> Option<Series> {

@@ -44,7 +44,7 @@ pub enum TableError {
     /// The file cannot be read.
     #[error("{path}: {source}")]
     Io {
-        /// Which.
+        /// Path of the table.
         path: String,
         /// What the kernel said.
         source: io::Error,
@@ -52,7 +52,7 @@ pub enum TableError {
     /// The file is no TOML.
     #[error("{path}: not valid TOML: {source}")]
     Syntax {
-        /// Which.
+        /// Path of the table.
         path: String,
         /// What is wrong.
         source: Box<toml::de::Error>,
@@ -60,7 +60,7 @@ pub enum TableError {
     /// The file says what cannot be.
     #[error("{path}: {}", list(problems))]
     Problems {
-        /// Which.
+        /// Path of the table.
         path: String,
         /// What is wrong.
         problems: Vec<Problem>,

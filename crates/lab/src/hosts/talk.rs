@@ -140,7 +140,7 @@ pub enum Answer {
     },
     /// One of them follows, compressed (zstd).
     File {
-        /// That is so long.
+        /// The file, and its length.
         bytes: u64,
     },
     /// A program of the run failed; the next run may well succeed.

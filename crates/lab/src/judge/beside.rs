@@ -193,7 +193,7 @@ mod tests {
     use super::*;
     use crate::plan::tests_support::plan;
 
-    /// Its flow is alone.
+    /// A plan whose flow is alone.
     fn alone() -> Plan {
         let mut plan = plan();
         plan.flows[0].streams = 1;
@@ -342,7 +342,7 @@ mod tests {
         assert!(goodput(&wanted, 12.1e6, &[100e6, 98e6]).is_some());
     }
 
-    /// So many segments of 1448 bytes in flight at a time.
+    /// A sample with so many segments of 1448 bytes in flight.
     fn flight(time_us: i64, flight_segments: u32) -> TcpSample {
         TcpSample {
             time_us,

@@ -219,9 +219,8 @@ fn harmless_ns(drain_ns: Option<u64>, rtt_ns: u64) -> u64 {
     }
 }
 
-/// Whose hold-ups a link can tell: its driver's own, and those of hosts at its ends and behind plain cables there. What
-/// comes from behind another path answers when that lets it.
-/// `led`: which of its ends lead to hosts.
+/// Whether a link can tell a hold-up: its driver's own, and those of hosts at its ends and behind plain cables there.
+/// What comes from behind another path answers when that lets it. `led`: which of its ends lead to hosts.
 fn counts(cable: &CablePlan, led: [bool; 2], stall: &StallSample, connections: &Connections<'_>) -> bool {
     let mut parts = stall.of.split('/');
     let (link, direction, end) = (parts.next(), parts.next(), parts.next());

@@ -4,7 +4,7 @@ use super::Plan;
 use longfat_schema::own_time::Dilation;
 use std::fmt;
 
-/// Who carries a plan out, as manifests name it.
+/// Backend that carries a plan out, as manifests name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BackendKind {
     /// Network namespaces with the TCP of this kernel.

@@ -1,4 +1,4 @@
-//! Who announces a link's changes to whom, resolved.
+//! Announcements of a link's changes, resolved: senders and receivers.
 
 use super::{CablePlan, network::Topology, resolve::end_of};
 use crate::spec::{FollowSpec, Setting};
@@ -62,9 +62,9 @@ impl FollowPlan {
 /// A host elsewhere.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FarPlan {
-    /// Which.
+    /// Name of the host.
     pub host: String,
-    /// Its address.
+    /// Address of the host.
     pub ipv4: Ipv4Addr,
 }
 

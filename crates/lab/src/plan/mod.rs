@@ -29,7 +29,7 @@ use std::{
 pub struct Plan {
     /// [`longfat_schema::SCHEMA_VERSION`] of the writer.
     pub schema_version: u32,
-    /// Experiment.
+    /// Name of the experiment.
     pub experiment: String,
     /// Case; in a sweep, cell: `CASE,AXIS=LABEL,…`.
     pub case: String,
@@ -99,11 +99,11 @@ pub struct HostPlan {
 /// How a host reaches a link it is not on.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RoutePlan {
-    /// That link's prefix.
+    /// Prefix of the link that is reached.
     pub ipv4: String,
     /// The neighbour's address.
     pub ipv4_via: Ipv4Addr,
-    /// That link's prefix.
+    /// Prefix of the link that is reached.
     pub ipv6: String,
     /// The neighbour's address.
     pub ipv6_via: Ipv6Addr,
@@ -176,7 +176,7 @@ pub struct FlowPlan {
     pub cc: Option<String>,
     /// Congestion control of the receiving sockets (TCP).
     pub cc_receiver: Option<String>,
-    /// Connections.
+    /// Number of connections.
     pub streams: u32,
     /// Stream i starts i times this late.
     pub stagger_us: u64,

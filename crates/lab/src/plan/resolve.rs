@@ -177,7 +177,7 @@ fn standing_sysctls(forward: bool) -> BTreeMap<String, String> {
     found
 }
 
-/// Of these, what makes a network of namespaces. The network of a real host is its owner's.
+/// Sysctls that make a network of namespaces. The network of a real host is its owner's.
 pub(crate) fn sysctls_of_namespace(forward: bool) -> BTreeMap<String, String> {
     let forwarding = if forward { "1" } else { "0" };
     let pairs = [

@@ -32,7 +32,7 @@ cc_client = "reno"
 cc_server = "cubic"
 "#;
 
-/// Its only run.
+/// The plan's only run.
 pub fn plan() -> Plan {
     plans(&Experiment::read(SMALL, &[]).unwrap()).unwrap().remove(0)
 }

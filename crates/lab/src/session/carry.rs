@@ -20,7 +20,7 @@ use longfat_schema::{
 };
 use std::{borrow::Cow, fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
 
-/// Who carries a plan out, and what it needs for that.
+/// Backend that carries a plan out, and what it needs for that.
 #[derive(Debug, Clone, Copy)]
 pub enum Backend<'a> {
     /// Network namespaces with the TCP of this kernel.
@@ -57,12 +57,12 @@ impl<'a> Backend<'a> {
     }
 }
 
-/// Who carries plans out.
+/// Carrier of plans: the backend, and how runs are made by it.
 #[derive(Debug, Clone, Copy)]
 pub struct Carrier<'a> {
     /// In which world.
     pub backend: Backend<'a>,
-    /// Who makes them.
+    /// Provenance of the runs.
     pub provenance: &'a Provenance,
 }
 

@@ -56,7 +56,7 @@ pub struct Job {
     pub retries: u32,
     /// Whether an emulated run gets its twin.
     pub twins: bool,
-    /// Who asks for it.
+    /// Provenance of the asking session.
     pub provenance: Provenance,
 }
 

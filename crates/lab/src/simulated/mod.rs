@@ -46,7 +46,7 @@ pub enum SimulationError {
     Sysctl {
         /// Host with the sysctl.
         host: String,
-        /// Which.
+        /// Key of the sysctl.
         key: &'static str,
         /// Value of the sysctl.
         value: String,
@@ -58,7 +58,7 @@ pub enum SimulationError {
     Relays {
         /// Which flow.
         flow: String,
-        /// Its relays.
+        /// Names of the relays.
         relays: Vec<String>,
     },
     /// There are no control blocks to set.
@@ -74,7 +74,7 @@ pub enum SimulationError {
     Datagram {
         /// Which flow.
         flow: String,
-        /// Payload.
+        /// Payload per datagram, in bytes.
         datagram_bytes: u32,
         /// Least MTU on its path.
         mtu_bytes: u32,
@@ -121,7 +121,7 @@ pub fn run(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result
     run_held_up(plan, &[], tick, stop)
 }
 
-/// The same with hosts that are held up.
+/// Runs a plan with hosts that are held up.
 fn run_held_up(
     plan: &Plan,
     hold_ups: &[HeldUp],
@@ -225,7 +225,7 @@ const TWINS_HELD_UP: u32 = 16;
 /// Twins of a run, its own among them, before it counts as far from what chance can do.
 const SEEDS: u32 = 5;
 
-/// The same plan with every random choice drawn anew.
+/// A plan with every random choice drawn anew.
 fn with_seed(plan: &Plan, seed: u64) -> Plan {
     let mut plan = Plan { seed, ..plan.clone() };
     for cable in &mut plan.links {

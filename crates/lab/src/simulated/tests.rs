@@ -318,7 +318,7 @@ const SHORT_QUEUE: &str = "name = \"short\"\nwarmup = \"2s\"\nduration = \"10s\"
     [hosts.a]\n[hosts.b]\n[links.path]\nbetween = [\"a\", \"b\"]\nrate = \"200Mbit\"\ndelay = \"20ms\"\n\
     queue = { limit = \"64KB\" }\n[flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"lf_reno\"\n";
 
-/// So many hold-ups of so long, of either host in turn, at times that are drawn.
+/// Hold-ups of one length, of either host in turn, at times that are drawn.
 fn hold_ups(count: u64, length_us: i64) -> Vec<HeldUp> {
     let mut random = Random::new(7, 0);
     let mut one = |number: u64| {
@@ -350,7 +350,7 @@ fn judged(
     (goodput_bps(&figures), found, own)
 }
 
-/// Of three hold-ups a machine tells of two.
+/// Two of every three hold-ups: those that a machine tells of.
 fn two_of_three(hold_ups: &[HeldUp]) -> Vec<HeldUp> {
     hold_ups.iter().enumerate().filter(|(number, _)| number % 3 != 2).map(|(_, held)| held.clone()).collect()
 }

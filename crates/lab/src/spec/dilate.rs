@@ -7,7 +7,7 @@ use std::borrow::Cow;
 /// How much slower than meant emulated runs are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DilateSpec {
-    /// So many times.
+    /// Slowed down so many times.
     Times(u32),
     /// As little as the path needs on a machine of two cores.
     Auto,

@@ -70,7 +70,7 @@ pub struct Bound {
     pub strict: bool,
 }
 
-/// What is accepted; at least one end is there.
+/// Accepted values; at least one end is there.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Bounds {
     /// Lower end.
@@ -242,7 +242,7 @@ fn whole_name(name: &str) -> Result<&'static str, String> {
     }
 }
 
-/// Of what a metric is when nobody says: of the run, or else of the flow the experiment is about.
+/// Scope of a metric when nobody says: the run, or else the flow the experiment is about.
 fn usual_scope(metric: &str, known: &Known<'_>) -> Result<String, String> {
     let kind = metric::find(metric);
     if kind.is_some_and(metric::Kind::is_of_run) {

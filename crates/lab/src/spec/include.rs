@@ -23,7 +23,7 @@ pub enum SourceError {
     /// A file could not be read.
     #[error("'{path}': {source}{}", named_by(.from))]
     Read {
-        /// Which.
+        /// Path of the included file.
         path: PathBuf,
         /// The file that includes it.
         from: Option<PathBuf>,
@@ -33,7 +33,7 @@ pub enum SourceError {
     /// A file is no TOML.
     #[error("'{path}': {source}")]
     Syntax {
-        /// Which.
+        /// Path of the included file.
         path: PathBuf,
         /// What is wrong.
         source: Box<toml::de::Error>,

@@ -48,10 +48,10 @@ impl CableSpec {
 /// Why an experiment file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
-    /// It is no TOML.
+    /// Text that is no TOML.
     #[error("not valid TOML: {0}")]
     Syntax(#[from] Box<toml::de::Error>),
-    /// It says things that cannot be.
+    /// Values that cannot be.
     #[error("{}", list(.0))]
     Problems(Vec<Problem>),
     /// A link's values cannot be.
@@ -78,7 +78,7 @@ pub struct Head {
     /// One line.
     #[serde(default)]
     pub title: String,
-    /// Paragraphs.
+    /// Description of the experiment, in paragraphs.
     #[serde(default)]
     pub description: String,
     /// Runs of each case.
@@ -147,7 +147,7 @@ impl Case {
         self.name == name || self.base == name
     }
 
-    /// Its label on an axis.
+    /// Label of the case on an axis.
     pub fn label(&self, axis: &str) -> Option<&str> {
         self.axes.iter().find(|at| at.axis == axis).map(|at| at.label.as_str())
     }
@@ -183,7 +183,7 @@ pub struct HostSpec {
     /// Routers and relays forward packets between their links.
     #[serde(default)]
     pub forward: bool,
-    /// Its own sysctls.
+    /// Sysctls of this host alone.
     #[serde(default)]
     #[schemars(schema_with = "schema::sysctls")]
     pub sysctls: BTreeMap<String, String>,
@@ -192,7 +192,7 @@ pub struct HostSpec {
 /// What joins two hosts: a plain cable, or an emulated path.
 #[derive(Debug, Clone)]
 pub struct CableSpec {
-    /// Its two ends; `forward` is from the first to the second.
+    /// Names of the link's two ends; `forward` is from the first to the second.
     pub between: Vec<String>,
     /// MTU, rate, delay, loss and queue; a plain cable when it does nothing to packets.
     pub line: LinkSpec,
@@ -254,7 +254,7 @@ pub struct FlowSpec {
     pub duration: Option<Nanos>,
     /// When it stops, after the start of the run.
     pub stop: Option<Nanos>,
-    /// It ends when so many payload bytes have been sent, all streams together (TCP).
+    /// Payload bytes after which the flow ends, all streams together (TCP).
     pub size: Option<Size>,
     /// Internet protocol version, 4 or 6; the experiment's when absent.
     pub family: Option<u8>,
@@ -310,7 +310,7 @@ pub struct PublishedSpec {
     /// The cells it is of, by labels.
     #[serde(default)]
     pub at: Filter,
-    /// Its name, with the unit.
+    /// Name of the published value, with the unit.
     pub metric: String,
     /// The flow it is of.
     #[serde(default)]
@@ -345,13 +345,13 @@ pub enum Against {
     Figure(FigureSpec),
 }
 
-/// Of which cells an expectation is.
+/// Cells that an expectation is judged for.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ForEach {
-    /// Of every one that its figure leaves open, or of the only one.
+    /// Every cell that the figure leaves open, or the only one.
     All(bool),
-    /// Of those with these labels.
+    /// Cells with these labels.
     Only(Filter),
 }
 
@@ -373,7 +373,7 @@ pub struct ExpectSpec {
     /// Above 0, below 1: the repeats' own spread is taken into account, and the expectation is missed only when
     /// the bootstrap interval of this confidence lies wholly beyond its bound.
     pub confidence: Option<f64>,
-    /// It is judged for each cell.
+    /// Cells for each of which the expectation is judged.
     pub for_each: Option<ForEach>,
 }
 

@@ -51,7 +51,7 @@ struct File {
 #[derive(JsonSchema)]
 #[expect(dead_code, reason = "only its schema is used")]
 struct Cable {
-    /// Its two ends; `forward` is from the first to the second.
+    /// Names of the link's two ends; `forward` is from the first to the second.
     between: [String; 2],
     #[serde(flatten)]
     line: LinkSpec,

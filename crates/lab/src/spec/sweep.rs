@@ -70,9 +70,9 @@ pub struct Point {
 /// One axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// Its name.
+    /// Name of the axis.
     pub name: String,
-    /// Its values, in order.
+    /// Points of the axis, in order.
     pub points: Vec<Point>,
 }
 

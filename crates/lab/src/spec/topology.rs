@@ -1,4 +1,4 @@
-//! Who reaches whom by which links: shortest paths. Pure and deterministic.
+//! Routes between hosts: shortest paths over links. Pure and deterministic.
 
 use super::{CableSpec, Setting};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

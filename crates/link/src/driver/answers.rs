@@ -82,7 +82,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Of a side whose hold-ups are told from this length on.
+    /// Answers of one side, whose hold-ups are told from this length on.
     pub fn new(least_ns: u64) -> Answers {
         Answers { least_ns, segments: Owed::default(), acknowledgements: Owed::default(), clump: None }
     }

@@ -43,7 +43,7 @@ pub struct Counters {
     pub offered_packets: u64,
     /// Packets handed out as delivered.
     pub delivered_packets: u64,
-    /// Their bytes.
+    /// Bytes of the delivered packets.
     pub delivered_bytes: u64,
     /// Packets dropped by the queue.
     pub dropped_packets: u64,

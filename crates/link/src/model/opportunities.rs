@@ -17,7 +17,7 @@ pub struct Line {
     /// The next moment in it, and how many of its opportunities are gone.
     next: usize,
     gone: u32,
-    /// What is left of an opportunity, for a packet that is sent at once.
+    /// Bytes left of an opportunity, for a packet that is sent at once.
     left_bytes: u32,
     /// When the last packet was sent, if another can follow at once.
     sent_ns: Option<u64>,

@@ -42,14 +42,14 @@ pub(crate) struct Adopting {
     table: Mutex<Handshakes>,
     /// The ends' timestamps, while the relay drains.
     clocks: Mutex<Clocks>,
-    /// Of relays that have, or had, a rule that accepts end to end.
+    /// Copies of handshakes; absent until the relay has a rule that accepts end to end.
     log: OnceLock<Log>,
     /// By the index of the rule.
     ways: Mutex<BTreeMap<usize, Arc<ConnectionPlan>>>,
     inserted: AtomicU64,
     /// By [`Reason`].
     passed: [AtomicU64; Reason::ALL.len()],
-    /// Of rules that adopt in mid-stream.
+    /// Watcher for rules that adopt in mid-stream.
     pub watcher: Watcher,
 }
 
@@ -63,7 +63,7 @@ impl Adopting {
         Ok(self.log.get().map_or(0, Log::group))
     }
 
-    /// These rules accept end to end from now on, and no others.
+    /// Makes these rules accept end to end from now on, and no others.
     pub fn open(&self, ways: BTreeMap<usize, Arc<ConnectionPlan>>) {
         *self.ways.lock().unwrap_or_else(PoisonError::into_inner) = ways;
     }
@@ -128,7 +128,7 @@ pub(crate) struct Inserted {
     pub plan: Arc<ConnectionPlan>,
     /// What each had been sent by the ends, and was not acknowledged: the client's leg, the server's.
     pub loaded_bytes: [u64; 2],
-    /// Of one in mid-stream.
+    /// Facts of a connection that was adopted in mid-stream.
     pub adopted: Option<AdoptedStatus>,
 }
 

@@ -25,9 +25,9 @@ const MOST: usize = 1 << 17;
 pub enum Clock {
     /// No packet of the end's was seen lately.
     Unseen,
-    /// It is where the leg that speaks as the end may stop.
+    /// The clock is where the leg that speaks as the end may stop.
     Fits,
-    /// It is behind what the leg has told, or counts otherwise.
+    /// The clock is behind what the leg has told, or counts otherwise.
     Differs,
 }
 

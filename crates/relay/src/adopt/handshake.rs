@@ -10,11 +10,11 @@ use std::net::SocketAddr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Its SYN or SYN-ACK was not seen: it began before the relay, or more was going on than could be looked at.
+    /// The SYN or SYN-ACK was not seen: the connection began before the relay, or at a moment of too many.
     Unseen,
     /// The packets of its handshake do not fit together, or more had passed by.
     Unclear,
-    /// It was reset before sockets were between its ends.
+    /// The connection was reset before sockets were between its ends.
     Reset,
     /// Data came with the SYN (TCP Fast Open).
     FastOpen,
@@ -93,26 +93,26 @@ const MSS_BYTES_V6: u16 = 1220;
 /// What one end said in its SYN or SYN-ACK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// Its initial sequence number.
+    /// Initial sequence number.
     pub first: u32,
-    /// Its window, not scaled.
+    /// Window of the SYN, not scaled.
     pub window: u16,
-    /// Its options.
+    /// TCP options of the SYN.
     pub options: Options,
-    /// It offers ECN, or agrees to it.
+    /// Whether the end offers ECN, or agrees to it.
     pub ecn: bool,
     /// Bytes that came with it.
     pub payload_bytes: usize,
 }
 
 impl Offer {
-    /// Of the TCP header of a SYN or SYN-ACK, and the bytes that came with it.
+    /// Reads the TCP header of a SYN or SYN-ACK, and the bytes that came with it.
     pub fn of_header(ends: (SocketAddr, SocketAddr), header: &[u8], payload_bytes: usize) -> Option<Offer> {
         let packet = ip_packet(ends.0.ip(), ends.1.ip(), TCP, header);
         Some(Offer { payload_bytes, ..Offer::of(&Segment::parse(&packet)?) })
     }
 
-    /// Of a SYN or SYN-ACK.
+    /// The offer of a SYN or SYN-ACK.
     pub fn of(segment: &Segment<'_>) -> Offer {
         Offer {
             first: segment.sequence,
@@ -145,7 +145,7 @@ pub struct LegState {
     pub peer_mss_bytes: u16,
     /// Shifts of windows: the peer's, and its own; both zero where they did not agree on any.
     pub peer_scale: u8,
-    /// Its own.
+    /// Window shift of the leg itself.
     pub own_scale: u8,
     /// Both take selective acknowledgements.
     pub sack: bool,
@@ -177,7 +177,7 @@ pub struct Standing {
     pub unacknowledged: Vec<u8>,
     /// The window in bytes that it told with its last acknowledgement.
     pub window_bytes: u32,
-    /// Its last timestamp, where both agreed on timestamps.
+    /// Last timestamp of the end, where both agreed on timestamps.
     pub timestamp: Option<u32>,
 }
 

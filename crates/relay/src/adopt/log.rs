@@ -34,11 +34,11 @@ const ATTRIBUTE_BYTES: usize = 4;
 /// An attribute's kind has two bits that say how it is nested.
 const KIND: u16 = 0x3fff;
 
-/// Of a packet so much is copied: more than any IP and TCP header.
+/// Bytes copied of each packet: more than any IP and TCP header.
 pub const COPIED_BYTES: u32 = 256;
 /// Prefix of copies that are made for the timestamp of their sender.
 pub const CLOCK: &str = "clock";
-/// Of copies that nobody has read so much is kept; what comes beyond it is lost, and its connection stays end to end.
+/// Bytes of unread copies that are kept; what comes beyond is lost, and its connection stays end to end.
 const BUFFER_BYTES: u64 = 8 << 20;
 /// Groups tried, from this one on.
 const FIRST_GROUP: u16 = 27_750;

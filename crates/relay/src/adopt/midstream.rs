@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So long packets are led through the relay at most.
+/// Longest time for which packets are led through the relay.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// Copies of one connection at most.
 pub const MOST_BYTES: usize = 16 << 20;
@@ -37,7 +37,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Of so many bytes.
+    /// A pool of so many bytes.
     pub fn new(most: usize) -> Pool {
         Pool { most, used: AtomicUsize::new(0) }
     }
@@ -61,7 +61,7 @@ pub enum Verdict {
     Wait,
     /// Put sockets between the ends, when this packet has gone on.
     Adopt(Box<Between>),
-    /// It stays end to end.
+    /// The connection stays end to end.
     Pass(Reason),
 }
 
@@ -116,7 +116,7 @@ impl Stream {
         if is_much { Err(Reason::Size) } else { Ok(()) }
     }
 
-    /// Of pieces that begin at one place the longest has all that the others have.
+    /// Puts a piece aside. The longest of those that begin at one place has all that the others have.
     fn put_apart(&mut self, distance: u32, bytes: &[u8]) {
         let known = self.apart.get(&distance).map_or(0, Vec::len);
         if bytes.len() > known {
@@ -182,7 +182,7 @@ struct Said {
 pub struct InPath {
     pair: Pair,
     agreement: Agreement,
-    /// Of the client, of the server.
+    /// What the client and what the server has sent.
     streams: [Stream; 2],
     said: [Option<Said>; 2],
     packets: usize,
@@ -199,7 +199,7 @@ impl Drop for InPath {
 }
 
 impl InPath {
-    /// Of a client and a server of which what is before these sequence numbers may have gone by unseen.
+    /// A client and a server, whose bytes before these sequence numbers may have gone by unseen.
     pub fn new(pair: Pair, agreement: Agreement, next: [u32; 2], now: Instant, pool: &Arc<Pool>) -> InPath {
         let (streams, said, packets, bytes) = (next.map(Stream::new), [None; 2], 0, 0);
         let (until, pool) = (now + PATIENCE, Arc::clone(pool));
@@ -223,7 +223,7 @@ impl InPath {
         if segment.is_intact() { self.follow(segment) } else { Verdict::Wait }
     }
 
-    /// The same of a packet that its end takes.
+    /// Takes in a packet that its end will accept.
     pub fn follow(&mut self, segment: &Segment<'_>) -> Verdict {
         match self.take(segment) {
             Ok(()) => self.between().map_or(Verdict::Wait, |between| Verdict::Adopt(Box::new(between))),

@@ -22,7 +22,7 @@ use std::{
     os::fd::AsRawFd,
 };
 
-/// Of `linux/tcp.h`.
+/// From `linux/tcp.h`.
 pub(super) const RECEIVE_QUEUE: i32 = 1;
 pub(super) const SEND_QUEUE: i32 = 2;
 const NO_QUEUE: i32 = 0;

@@ -35,32 +35,32 @@ impl Flags {
         self.0 & flag::KIND == flag::SYN | flag::ACK
     }
 
-    /// It acknowledges, and neither begins nor resets.
+    /// Whether the segment acknowledges, and neither begins nor resets.
     pub fn is_ack(self) -> bool {
         self.0 & (flag::SYN | flag::ACK | flag::RST) == flag::ACK
     }
 
-    /// It resets.
+    /// Whether the segment resets.
     pub fn is_reset(self) -> bool {
         self.is_all(flag::RST)
     }
 
-    /// It belongs to a handshake.
+    /// Whether the segment belongs to a handshake.
     pub fn begins(self) -> bool {
         self.is_all(flag::SYN)
     }
 
-    /// Its sender has finished.
+    /// Whether the segment's sender has finished.
     pub fn is_finish(self) -> bool {
         self.is_all(flag::FIN)
     }
 
-    /// It carries urgent data, or points to some.
+    /// Whether the segment carries urgent data, or points to some.
     pub fn is_urgent(self) -> bool {
         self.is_all(flag::URG)
     }
 
-    /// It speaks of ECN in a handshake (RFC 3168 section 6.1.1).
+    /// Whether the segment speaks of ECN in a handshake (RFC 3168 section 6.1.1).
     pub fn has_ecn(self) -> bool {
         self.0 & (flag::ECE | flag::CWR) != 0
     }
@@ -73,9 +73,9 @@ pub struct Options {
     pub mss_bytes: Option<u16>,
     /// Shift of its windows.
     pub scale: Option<u8>,
-    /// It takes selective acknowledgements.
+    /// Whether the end takes selective acknowledgements.
     pub sack: bool,
-    /// Its timestamp (TSval).
+    /// Timestamp of the segment (TSval).
     pub timestamp: Option<u32>,
     /// Multipath TCP (RFC 8684).
     pub mptcp: bool,
@@ -136,21 +136,21 @@ fn option_at(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 /// A TCP segment within its IP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Who sent it.
+    /// Address that the segment comes from.
     pub from: SocketAddr,
-    /// Whom it is for.
+    /// Address that the segment is for.
     pub to: SocketAddr,
-    /// Its first sequence number.
+    /// First sequence number of the segment.
     pub sequence: u32,
     /// What it acknowledges.
     pub acknowledged: u32,
-    /// Its flags.
+    /// Flags of the segment.
     pub flags: Flags,
     /// Accurate ECN's third flag in a handshake, in the octet before.
     has_accurate_ecn: bool,
-    /// Its window, not scaled.
+    /// Window of the segment, not scaled.
     pub window: u16,
-    /// Its options.
+    /// TCP options of the segment.
     pub options: Options,
     /// Bytes that it carries.
     pub payload_bytes: usize,
@@ -203,7 +203,7 @@ impl<'a> Segment<'a> {
         checksum(&[&pseudo_header(self.from.ip(), self.to.ip(), TCP, tcp.len()), tcp]) == 0
     }
 
-    /// The same packet without its bytes: nothing but what it acknowledges. One that carries nothing is as it was.
+    /// The packet without its bytes: nothing but what it acknowledges. A packet that carries nothing stays as it was.
     pub fn bare_ack(&self) -> Vec<u8> {
         let mut bare = self.packet[..self.tcp_at + self.header_bytes].to_vec();
         let is_bare = self.payload_bytes == 0 && self.flags.0 & (flag::FIN | flag::URG) == 0;

@@ -25,7 +25,7 @@ pub const MOST: usize = 1 << 16;
 pub enum Verdict {
     /// Put sockets between the ends; the index of the rule that carries the connection.
     Insert(Box<Between>, usize),
-    /// Its connection has been taken already: give it to the socket.
+    /// The connection has been taken already: give the packet to the socket.
     Taken,
     /// Let it go on, and all that follow it.
     Pass(Reason),
@@ -37,11 +37,11 @@ pub enum Verdict {
 enum Stage {
     /// The client's SYN was seen.
     Opened(Offer),
-    /// And the server's answer.
+    /// The server's SYN-ACK was seen, too.
     Answered(Offer, Offer),
     /// The relay has it.
     Taken,
-    /// It stays end to end: the client's first sequence number.
+    /// The connection stays end to end: the client's first sequence number.
     Passed(u32),
 }
 
@@ -135,7 +135,7 @@ impl Handshakes {
         }
     }
 
-    /// So that what was held behind it is known to belong to it.
+    /// Notes a SYN that was not seen, so that what was held behind it is known to belong to it.
     fn note_unseen(&mut self, pair: Pair, first: u32, now: Instant) {
         if self.entries.len() >= MOST {
             self.forget_oldest();
@@ -149,7 +149,7 @@ impl Handshakes {
         self.set(pair, Entry { stage: Stage::Taken, rule, until: now + STRAGGLERS });
     }
 
-    /// It stays end to end, for good: nobody sees what follows.
+    /// Leaves a connection end to end for good: nobody sees what follows.
     pub fn passed(&mut self, pair: Pair) {
         if let Some(entry) = self.entries.get_mut(&pair)
             && let Stage::Opened(syn) | Stage::Answered(syn, _) = entry.stage

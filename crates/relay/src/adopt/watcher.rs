@@ -42,7 +42,7 @@ use std::{
 const MOST_IN_PATH: usize = 64;
 /// Bytes of these that are copied at a time, at most.
 const MOST_COPIED_BYTES: usize = 128 << 20;
-/// Those that wait at most.
+/// Connections that wait at most.
 const MOST_WAITING: usize = 4096;
 /// How long resets are led here when nothing else is.
 const RESETS: Duration = Duration::from_millis(100);
@@ -54,15 +54,15 @@ const STRAGGLERS: Duration = Duration::from_secs(5);
 /// What is to be done with a packet that was led here.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// It goes on to its end.
+    /// The packet goes on to its end.
     Send,
-    /// It is for the socket that its connection has.
+    /// The packet is for the socket that its connection has.
     Deliver,
-    /// Likewise, and what it says of its end's clock is wanted.
+    /// The packet is for its connection's socket, and what it says of its end's clock is wanted.
     Hear,
-    /// It goes on, and then sockets are put in between.
+    /// The packet goes on, and then sockets are put in between.
     Adopt(Box<Adoption>),
-    /// It goes on, and its connection stays end to end.
+    /// The packet goes on, and its connection stays end to end.
     Pass(Reason),
 }
 
@@ -153,7 +153,7 @@ struct State {
     copied: Arc<Pool>,
     /// By the client and the server.
     entries: HashMap<Pair, Entry>,
-    /// Those of them that are decided about while packets from before may be in the interface, by the worker.
+    /// Connections decided about while packets from before may be in the interface, by the worker.
     behind: HashMap<usize, Vec<Pair>>,
     waiting: VecDeque<(SocketAddr, SocketAddr)>,
     turn: usize,
@@ -164,7 +164,7 @@ struct State {
     left: VecDeque<(Instant, Pair)>,
 }
 
-/// Whose packets are led here by the tc program, also when a socket is there.
+/// Connections whose packets are led here by the tc program, also when a socket is there.
 #[derive(Debug, Default)]
 struct Led {
     /// All of them, as long as some may still be in the interface.
@@ -183,7 +183,7 @@ impl Default for State {
     }
 }
 
-/// Of a relay that has, or had, a rule that adopts in mid-stream.
+/// Watcher of a relay that has, or had, a rule that adopts in mid-stream.
 #[derive(Debug, Default)]
 pub(crate) struct Watcher {
     watching: OnceLock<Watching>,
@@ -263,7 +263,7 @@ impl Watcher {
         Ok(())
     }
 
-    /// These rules count from now on; packets are led to the interface of one worker. Without any nothing more is
+    /// Makes these rules count from now on; packets are led to the interface of one worker. Without any nothing more is
     /// watched.
     pub fn open(&self, meant: Option<Meant>) {
         let Some(watching) = self.watching.get() else { return };
@@ -387,7 +387,7 @@ impl Watcher {
         self.watching.get().into_iter().for_each(|watching| watching.let_go(pair));
     }
 
-    /// It has left this router for good: what comes of it is dropped for [`LEFT`].
+    /// Notes that a connection has left this router for good: its packets are dropped for [`LEFT`].
     pub fn has_moved(&self, pair: Pair) {
         self.lock().left.push_back((Instant::now(), pair));
     }
@@ -443,7 +443,7 @@ impl Watcher {
         self.count.store(state.entries.len(), Ordering::Release);
     }
 
-    /// What is to be done with a packet; none when its connection is not led here. One that has lain in the interface
+    /// Decides about a packet; none when its connection is not led here. One that has lain in the interface
     /// for longer than its connection is remembered must not pass a socket that is there: whoever has it, the kernel
     /// knows.
     pub fn on_packet(&self, segment: &Segment<'_>, now: Instant) -> Option<Step> {
@@ -525,7 +525,7 @@ impl Watcher {
         true
     }
 
-    /// It is not left: it speaks, or something else keeps it.
+    /// Notes that a connection is not left: it speaks, or something else keeps it.
     pub fn stays(&self, pair: Pair) {
         self.decide_leaving(pair, Kind::Adopted);
     }
@@ -664,7 +664,7 @@ impl State {
         self.meant.as_ref()?.interfaces.get(holder).copied()
     }
 
-    /// Of what was inserted right after its handshake.
+    /// Leads resets of connections here that were inserted right after their handshakes.
     fn lead_resets(&mut self, watching: &Watching, holder: usize) {
         let (interface, now) = (self.interface_of(holder), Instant::now());
         let Some((led, interface)) = self.led.get_mut(&holder).zip(interface) else { return };
@@ -686,8 +686,8 @@ impl State {
         self.entries.values().filter(|entry| matches!(entry.stage, Stage::InPath(..))).count()
     }
 
-    /// Of a worker's own connections. While something is in its interface no packet may pass by it: one that is read
-    /// after its connection was forgotten would go on to an end that has been told of it by a socket.
+    /// Forgets a worker's own connections. While something is in its interface no packet may pass by it: one that is
+    /// read after its connection was forgotten would go on to an end that has been told of it by a socket.
     fn expire(&mut self, watching: &Watching, look: Look, passed: &mut dyn FnMut(Reason)) {
         let Look { holder, now, is_empty, is_draining } = look;
         if let Some(led) = self.led.get_mut(&holder).filter(|_| is_empty) {

@@ -1,4 +1,4 @@
-//! Who answers questions, and what they answer: everything is gathered at that moment, by the thread that answers.
+//! Answers to questions: everything is gathered at that moment, by the thread that answers.
 
 use super::{control::Control, mover::Mover, receiver::Receiver};
 use crate::{
@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-/// Who answers questions.
+/// The thread that answers questions.
 pub(crate) struct Answers {
     pub control: Option<Control>,
     pub metrics: Option<metrics::http::Server>,
@@ -33,7 +33,7 @@ impl Answers {
         Ok(Answers { control, metrics })
     }
 
-    /// They are another relay's now.
+    /// Leaves the control socket to another relay.
     pub fn leave(self) {
         self.control.into_iter().for_each(Control::leave);
     }
@@ -77,9 +77,9 @@ pub(crate) struct Relay<'a> {
     pub workers: &'a Workers<'a>,
     description: Mutex<Description>,
     asked: Mutex<Vec<Asked>>,
-    /// Who moves connections to another router.
+    /// Moves connections to another router.
     pub mover: Mover,
-    /// Who takes them in from there.
+    /// Takes connections in from another router.
     pub receiver: Receiver,
     /// CLOCK_MONOTONIC of its start.
     started_us: i64,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Whether a relay shall end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stop {
-    /// It goes on.
+    /// The relay goes on.
     No,
     /// New connections pass; living ones have the drain time.
     Drain,

@@ -78,7 +78,7 @@ impl Control {
         self.listener.own(&self.plan.socket);
     }
 
-    /// Its file is another relay's from now on.
+    /// Leaves the socket's file to another relay.
     pub fn leave(self) {
         self.listener.leave();
     }

@@ -59,13 +59,13 @@ pub struct MoveOrder {
 /// A connection that was not moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Staying {
-    /// Its number.
+    /// Number of the connection.
     pub connection: u32,
     /// The client.
     pub client: SocketAddr,
     /// The server.
     pub server: SocketAddr,
-    /// Why.
+    /// Reason to stay.
     pub reason: Stay,
 }
 
@@ -80,15 +80,15 @@ pub struct MoveStatus {
     pub is_running: bool,
     /// Connections there were.
     pub connections: u64,
-    /// Of these: went to the other relay.
+    /// Connections that went to the other relay.
     pub moved: u64,
     /// Bytes that went with them.
     pub moved_bytes: u64,
-    /// Of these: ended by themselves meanwhile.
+    /// Connections that ended by themselves meanwhile.
     pub ended: u64,
-    /// Of these: reset, as the other relay could not be asked whether it has them.
+    /// Connections that were reset, as the other relay could not be asked whether it has them.
     pub reset: u64,
-    /// Of these: stayed, by the reason.
+    /// Connections that stayed, by the reason.
     pub stayed: BTreeMap<String, u64>,
     /// The first hundred of those.
     pub staying: Vec<Staying>,
@@ -103,7 +103,7 @@ pub struct MoveStatus {
     pub error: Option<String>,
 }
 
-/// Who moves connections when somebody asks for it.
+/// Mover of connections, when somebody asks for a move.
 #[derive(Default)]
 pub(crate) struct Mover {
     asked: Mutex<Option<MoveOrder>>,

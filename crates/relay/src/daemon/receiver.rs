@@ -34,7 +34,7 @@ use std::{
 
 /// How often somebody is looked for.
 const LOOK: Duration = Duration::from_millis(50);
-/// Who speaks at a time, strangers among them, who have so long to show that they know the key.
+/// Sessions at a time, strangers' among them, who have so long to show that they know the key.
 const MOST_SESSIONS: usize = 4;
 const GREETING: Duration = Duration::from_secs(2);
 /// A sender that says nothing for so long has gone.
@@ -92,7 +92,7 @@ impl Receiver {
         }
     }
 
-    /// Who speaks already goes on.
+    /// Changes the receiver; sessions under way go on.
     pub fn change(&self, change: Change) {
         let mut place = self.place();
         match change {
@@ -121,7 +121,7 @@ impl Receiver {
         !done.load(Ordering::Acquire)
     }
 
-    /// Who has come, if somebody has, and the key that he must have.
+    /// Takes a session if somebody has come, with the key that he must have.
     fn accept(&self) -> Option<(TcpStream, [u8; KEY_BYTES])> {
         let place = self.place();
         let place = place.as_ref()?;
@@ -228,7 +228,7 @@ struct Session<'a> {
     receiver: &'a Receiver,
     channel: Channel,
     id: u64,
-    /// Their packets are dropped.
+    /// Connections whose packets are dropped until they come.
     expected: HashSet<Pair>,
     standing: BTreeMap<u32, Landing>,
     standing_bytes: usize,

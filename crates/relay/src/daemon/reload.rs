@@ -31,7 +31,7 @@ use std::{
 const EXCLUDING: Duration = Duration::from_millis(200);
 /// Between two looks for clients that are answered and not heard of.
 const LISTENING: Duration = Duration::from_secs(3);
-/// Their SYN-ACKs have been sent again after 1, 3 and 7 s.
+/// Retransmissions of SYN-ACKs after which a client is unheard: after 1, 3 and 7 s.
 const UNHEARD_RETRANSMISSIONS: u8 = 3;
 /// For handshakes under way when a listener goes: a round trip of a satellite path and a lost packet.
 const LINGER: Duration = Duration::from_secs(3);

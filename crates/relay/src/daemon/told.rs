@@ -50,7 +50,7 @@ impl Told {
         self.since.extend(told.iter().map(|one| (*one, now)));
     }
 
-    /// Those that it does not know, by set.
+    /// Pairs that nftables does not know yet, by set.
     fn new_ones(&mut self, noted: Vec<OneWay>, now: Instant) -> BTreeMap<&'static str, Vec<OneWay>> {
         self.since.retain(|_, since| now.saturating_duration_since(*since) < PASSING);
         self.full.retain(|_, since| now.saturating_duration_since(*since) < FULL);

@@ -24,11 +24,11 @@ use crate::{
 /// What the kernel says of one leg.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LegFacts {
-    /// Of `net/tcp_states.h`.
+    /// State of the socket, from `net/tcp_states.h`.
     pub state: u8,
     /// Sequence numbers received, a FIN included and the SYN not.
     pub received_bytes: u64,
-    /// Of the bytes among them: not taken from the socket.
+    /// Received bytes that were not taken from the socket.
     pub unread_bytes: u64,
     /// Sequence numbers given to the socket, a FIN included and the SYN not.
     pub sent_bytes: u64,
@@ -72,11 +72,11 @@ impl LegFacts {
 /// What is to be done about the leg to the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dial {
-    /// It is to be made.
+    /// The dial is to be made.
     Begin,
     /// An answer is awaited.
     Await,
-    /// It has failed, which its socket does not say any more.
+    /// The dial has failed, which its socket does not say any more.
     Failed,
     /// The leg stands, or stood.
     Stands,
@@ -270,7 +270,7 @@ mod tests {
         Copy(Direction, u64, bool),
         /// The end is passed on.
         Finish(Direction),
-        /// Its end is acknowledged.
+        /// The end of a side is acknowledged.
         Close(Side),
         /// The relay takes the error, having told the keeper.
         Notice(Side),

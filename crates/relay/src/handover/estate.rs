@@ -26,7 +26,7 @@ use std::{
 
 /// How long the other one may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Who hands over, as its socket is named.
+/// Name of the socket of the relay that hands over.
 pub(crate) const PREDECESSOR: &str = "upgrade";
 
 /// A listener of every worker.
@@ -67,7 +67,7 @@ pub(crate) struct Handshake {
     pub dial: Option<TcpStream>,
 }
 
-/// Everything.
+/// All that a successor takes over.
 #[derive(Debug, Default)]
 pub(crate) struct Estate {
     pub listeners: Vec<Inherited>,
@@ -86,7 +86,7 @@ pub(crate) struct Estate {
     pub keeper: Option<Wire>,
     /// Numbers of what is no connection.
     pub others: Vec<u64>,
-    /// Who hands over, and waits for a word.
+    /// The relay that hands over, and waits for a word.
     predecessor: Option<Wire>,
     /// Whether there is anything to take over.
     pub is_there: bool,

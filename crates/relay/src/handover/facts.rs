@@ -25,7 +25,7 @@ pub(crate) fn of_leg(socket: &TcpStream, side: Side) -> Result<LegFacts> {
     facts_of(socket, side, u64::from(side == Side::Server), 0)
 }
 
-/// The same of a leg that was put in between: it has sent no SYN, and so many bytes had been sent before. What another
+/// Looks at a leg that was put in between: it has sent no SYN, and so many bytes had been sent before. What another
 /// router had received of its peer counts like what it received itself.
 pub(crate) fn of_inserted_leg(
     socket: &TcpStream,
@@ -76,7 +76,7 @@ fn has_error(socket: &TcpStream) -> bool {
     found && polled[0].revents().is_some_and(|events| events.contains(PollFlags::POLLERR))
 }
 
-/// That of a dial stays where it is: an event will tell of it.
+/// Takes the error that waits in a socket. A dial's error stays where it is: an event will tell of it.
 fn waiting_fault(socket: &TcpStream, has_stood: bool) -> Fault {
     let error = if has_stood { socket.take_error().ok().flatten() } else { None };
     error.as_ref().map_or(Fault::Other, fault)

@@ -32,7 +32,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Who keeps, as its socket is named.
+/// Name of the socket of the keeper.
 const KEEPER: &str = "keeper";
 /// How often the end is looked for.
 const LOOK_MS: u16 = 100;
@@ -88,7 +88,7 @@ pub struct Keeper {
     ledger: Ledger,
     /// The relay that lives.
     relay: Option<Wire>,
-    /// Its workers, or those of the one that lived last.
+    /// Worker threads of the relay that lives, or lived last.
     workers: usize,
     /// When what is kept is given up.
     deadline: Option<Instant>,

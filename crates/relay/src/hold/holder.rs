@@ -48,7 +48,7 @@ pub(crate) const TOKENS: u64 = 1 << 62;
 /// For gates: this, and the rule's index.
 const GATES: u64 = 1 << 63;
 const WATCH: &str = "watch held handshakes";
-/// So many of a worker's clients in a row that do not come when their servers have answered are no accident.
+/// Clients in a row that do not come when their servers have answered: so many are no accident.
 const MANY_LOST: u32 = 8;
 
 /// The SYNs that one worker holds, watched by its epoll instance.
@@ -73,7 +73,7 @@ pub(crate) struct Hold<'a> {
     busy: BusyPairs<Waiting>,
     /// By the rule's index.
     visited: HashMap<usize, Visit>,
-    /// Of rules that accept end to end.
+    /// Adopter for rules that accept end to end.
     pub adopter: Adopter<'a>,
 }
 
@@ -471,7 +471,7 @@ impl<'a> Hold<'a> {
         }
     }
 
-    /// Of a rule, and dialled for since then.
+    /// Counts a client of a rule that was dialled for and not served.
     fn count_unserved(&self, pair: Pair, (rule, begun): (usize, Instant)) {
         if let Some(gate) = self.gates.get(&rule) {
             self.shared.journal.count_unserved(pair, &gate.way.rule, begun);

@@ -23,16 +23,16 @@ use std::{
 /// dial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Its server is dialled.
+    /// The server is dialled.
     Dialing,
-    /// And has not answered: mostly there is none, and so no connection of nobody's. The client's SYN after this begins
-    /// another dial.
+    /// The server has not answered: mostly there is none, and so no connection of nobody's. The client's SYN after this
+    /// begins another dial.
     Silent,
     /// The server has answered; the client may come.
     Answered,
-    /// And has not come: perhaps he never will.
+    /// The client has not come: perhaps he never will.
     Missing,
-    /// But may.
+    /// The client is late, and may still come.
     Late,
 }
 
@@ -77,7 +77,7 @@ pub(crate) enum Verdict {
     Dial(u64),
     /// Nothing: the dial is under way.
     Wait,
-    /// That dial has come to nothing, and the client asks again: it shall go to its server itself.
+    /// The dial has come to nothing, and the client asks again: the SYN shall go to its server itself.
     Silent(u64),
     /// Give it to the listener: the server's leg stands.
     Answer,
@@ -195,7 +195,7 @@ impl Table {
         is_waited_for
     }
 
-    /// Its place is given up.
+    /// Gives up a handshake's place.
     pub fn forget(&mut self, pair: Pair) {
         self.remove(pair);
     }

@@ -47,7 +47,7 @@ pub(super) fn ip_try(family: &str, commands: &str) -> Result<()> {
     }
 }
 
-/// The same: what they printed.
+/// What the commands of `ip` printed.
 pub(super) fn ip_shown(family: &str, commands: &str) -> String {
     let output = feed_any("ip", &[family, "-force", "-batch", "-"], commands);
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()

@@ -107,7 +107,7 @@ struct RuleMark {
     priority: u32,
     value: u32,
     mask: u32,
-    /// It takes all marks but these (`not from all fwmark …`).
+    /// Whether the rule takes all marks but these (`not from all fwmark …`).
     others: bool,
 }
 

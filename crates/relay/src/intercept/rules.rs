@@ -17,13 +17,13 @@ const PAIR_SECONDS: u64 = 5;
 /// Pairs remembered per rule and family: at 50,000 new connections a second, all of them.
 const PAIRS: u32 = 1 << 18;
 
-/// Such pairs of hosts per family, and such ports of servers per client, address by address.
+/// Pairs of hosts per family, and ports of servers per client, that pass because they go one way.
 const ONE_WAY_PAIRS: u32 = 1 << 12;
 
 /// What every relay's table is called, before its name.
 pub(super) const TABLE_PREFIX: &str = "longfat_";
 
-/// Who made an interception and what else must be undone: the comment of its nft table. The table is made first and
+/// The maker of an interception and what else must be undone: the comment of its nft table. The table is made first and
 /// deleted last, so after a crash at any point it says what is left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Record {
@@ -145,7 +145,7 @@ impl Means {
     }
 }
 
-/// Such a packet begins no connection.
+/// Matches a packet that begins no connection.
 const NOT_SYN: &str = "tcp flags & (syn | ack | rst | fin) != syn";
 const SYN: &str = "tcp flags & (syn | ack | rst | fin) == syn";
 /// To this host, or to many, as its routes say.
@@ -442,7 +442,7 @@ const HOLDING: &str = "limit rate 4096/second burst 256 packets";
 const SATED: [(&str, &str); 2] = [("sated_ip", "ipv4_addr"), ("sated_ip6", "ipv6_addr")];
 const PASS_SATED: &str = "ip saddr @sated_ip return\nip6 saddr @sated_ip6 return\n";
 
-/// These clients, and no others, have their share now.
+/// Excludes these clients, and no others: they have their share now.
 pub(crate) fn exclude<'c>(name: &str, clients: impl IntoIterator<Item = &'c IpAddr>) -> String {
     let (four, six): (Vec<&IpAddr>, Vec<&IpAddr>) = clients.into_iter().partition(|client| client.is_ipv4());
     let mut text = String::new();

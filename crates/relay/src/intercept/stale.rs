@@ -1,4 +1,4 @@
-//! Whose tables stand: relays that live, and what dead ones left.
+//! Tables that stand: of relays that live, and what dead ones left.
 //!
 //! A process is known by its pid and start time, within its PID namespace. Of another one, nothing but the network
 //! namespace is shared (two containers of one pod): there a relay is known by a socket that it holds as long as it
@@ -72,7 +72,7 @@ fn lives_on(record: &Record) -> bool {
     false
 }
 
-/// That process, for a person.
+/// The process of a record, for a person.
 pub(super) fn owner(record: &Record) -> String {
     let elsewhere = record.pid_namespace.is_some_and(|namespace| lease::pid_namespace() != Some(namespace));
     format!("process {}{}", record.pid, if elsewhere { " of another PID namespace" } else { "" })

@@ -1,4 +1,4 @@
-//! What is handed over, as it is written: pure, and read by types that refuse what they do not know.
+//! Records of a handover, as they are written: pure, and read by types that refuse what they do not know.
 //!
 //! A message is one datagram: what it says (a byte), of which holding (a number), its body (JSON), and descriptors
 //! beside it. Whoever only keeps holdings for others needs no more than the first two.
@@ -24,19 +24,19 @@ const HEAD_BYTES: usize = 9;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Say {
-    /// Who speaks: a [`Hello`].
+    /// The speaker: a [`Hello`].
     Hello = 1,
     /// A [`Holding`], with its descriptors.
     Put = 2,
     /// A connection and all that belongs to it has gone.
     Gone = 3,
-    /// That was all.
+    /// Nothing more follows.
     End = 4,
     /// The successor stands and wants the connections.
     Give = 5,
     /// The successor holds everything.
     Held = 6,
-    /// It is the successor's from now on.
+    /// All is the successor's from now on.
     Go = 7,
     /// No, and why, in words.
     Refused = 8,
@@ -76,7 +76,7 @@ pub enum Unreadable {
 pub struct Message {
     /// What it says.
     pub say: Say,
-    /// Of which holding; zero where there is none.
+    /// Number of the holding; zero where there is none.
     pub id: u64,
     /// JSON, or words of a refusal.
     pub body: Vec<u8>,
@@ -116,7 +116,7 @@ impl Message {
         Ok(Message { say, id, body: body.to_vec() })
     }
 
-    /// Its body as what it shall be.
+    /// Reads the body as a type.
     ///
     /// # Errors
     /// It is something else.
@@ -139,7 +139,7 @@ impl Message {
     }
 }
 
-/// Who speaks.
+/// The speaker at one end of a handover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
@@ -147,9 +147,9 @@ pub struct Hello {
     pub version: u32,
     /// The relay's name.
     pub name: String,
-    /// Its process.
+    /// Process number of the speaker.
     pub pid: u32,
-    /// Its worker threads: listeners and interfaces are each worker's own.
+    /// Worker threads of the speaker: listeners and interfaces are each worker's own.
     pub workers: usize,
 }
 
@@ -166,7 +166,7 @@ pub enum Holding {
         purpose: Purpose,
         /// Where it listens.
         address: SocketAddr,
-        /// Whose it is.
+        /// The worker that has it.
         worker: usize,
     },
     /// The interface by which one worker holds SYNs of a rule.
@@ -180,7 +180,7 @@ pub enum Holding {
     Life {},
     /// The listening socket of `longfat relay status`.
     Control {},
-    /// That of the metrics.
+    /// The listening socket of the metrics.
     Metrics {},
     /// The wire to the keeper.
     Keeper {},
@@ -195,7 +195,7 @@ pub enum Holding {
     Connection(Box<ConnectionRecord>),
     /// A pipe of the connection whose number is next below that divides by [`PER_CONNECTION`].
     Pipe {
-        /// Whose bytes it holds.
+        /// Direction whose bytes the pipe holds.
         direction: Way,
     },
     /// A side of that connection was found reset: its socket may not say so any more.
@@ -302,7 +302,7 @@ impl Held {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionRecord {
-    /// Its number in records and log.
+    /// Number of the connection in records and log.
     pub number: u32,
     /// The client.
     pub client: SocketAddr,
@@ -322,16 +322,16 @@ pub struct ConnectionRecord {
     pub held: [Held; 2],
     /// A side that was found reset.
     pub failure: Option<Failure>,
-    /// Its sockets were put between its ends.
+    /// Whether sockets were put between the connection's ends.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub inserted: bool,
-    /// Of what the client's and the server's leg have sent, as their sockets count it: sent by the ends before.
+    /// Bytes that the ends had sent before, as the sockets of the client's and the server's leg count them.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub loaded_bytes: [u64; 2],
     /// Bytes that came with it from another router, as if they had been received by the client's and the server's leg.
     #[serde(default, skip_serializing_if = "is_nothing")]
     pub brought_bytes: [u64; 2],
-    /// It was adopted in mid-stream, and what was known of it then.
+    /// Facts of a connection that was adopted in mid-stream, from that moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<AdoptedStatus>,
 }
@@ -354,7 +354,7 @@ impl Holding {
         }
     }
 
-    /// Its kind, for a person.
+    /// Kind of the holding, for a person.
     pub fn what(&self) -> &'static str {
         match self {
             Holding::Listener { .. } => "a listener",

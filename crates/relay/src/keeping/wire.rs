@@ -70,7 +70,7 @@ impl Wire {
         Wire::of(socket, confine::service_user().map(|account| account.uid))
     }
 
-    /// Who has come, if somebody has.
+    /// Takes a peer, if one has come.
     pub fn accept(listener: &impl AsFd) -> io::Result<Option<Wire>> {
         match accept4(listener.as_fd().as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
             Err(Errno::EAGAIN | Errno::EINTR | Errno::ECONNABORTED) => Ok(None),

@@ -152,7 +152,7 @@ impl Buffer {
         Buffer::Memory { bytes: vec![0; bytes].into_boxed_slice(), start: 0, end: 0 }
     }
 
-    /// Of memory: these bytes, to be drained.
+    /// A buffer in memory with these bytes, to be drained.
     pub fn holding(mut bytes: Vec<u8>) -> Buffer {
         let end = bytes.len();
         bytes.resize(if end <= SMALL_BYTES { SMALL_BYTES } else { BUFFER_BYTES.max(end) }, 0);
@@ -184,7 +184,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// So many pipes, and large buffers of so many bytes together.
+    /// A budget of so many pipes, and of so many bytes of large buffers together.
     pub fn new(pipes: usize, bytes: u64) -> Budget {
         let buffers = isize::try_from(bytes / BUFFER_BYTES as u64).unwrap_or(isize::MAX / 2);
         Budget { pipes_left: AtomicIsize::new(pipes as isize), buffers_left: AtomicIsize::new(buffers) }
@@ -206,7 +206,7 @@ pub(crate) struct Pool<'a> {
     memory: Vec<Buffer>,
     small: Vec<Buffer>,
     budget: &'a Budget,
-    /// Of whoever goes on when this process is killed: pipes are put there before they are used.
+    /// The keeper, which goes on when this process is killed: pipes are put there before they are used.
     pub keeping: &'a Keeping,
 }
 
@@ -229,7 +229,7 @@ impl<'a> Pool<'a> {
         place.get_or_insert_with(|| if is_small { self.take_small() } else { self.take() })
     }
 
-    /// The same where somebody keeps what the relay has: bulk data go through a pipe of the connection's own, that
+    /// A pool where a keeper holds what the relay has: bulk data go through a pipe of the connection's own, that
     /// stays its own. Otherwise little memory does, which holds copies.
     pub fn kept<'b>(
         &mut self,

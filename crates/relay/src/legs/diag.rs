@@ -103,7 +103,7 @@ fn read_retransmissions(counters: &File) -> Option<u64> {
     }
 }
 
-/// Of lines in twos, one of names and one of values (`/proc/net/netstat`).
+/// A counter in lines that come in twos, one of names and one of values (`/proc/net/netstat`).
 fn counter(text: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter(|line| line.starts_with(group));
     let (names, values) = (lines.next()?, lines.next()?);
@@ -233,7 +233,7 @@ fn cookie(answer: &[u8]) -> Option<[u8; 8]> {
     answer.get(FOUND_COOKIE_AT..FOUND_COOKIE_AT + 8)?.try_into().ok()
 }
 
-/// Of an error message; an acknowledgement is one of number 0.
+/// Number of an error message; an acknowledgement has number 0.
 fn number(answer: &[u8]) -> Option<i32> {
     let number = answer.get(HEADER_BYTES..HEADER_BYTES + 4)?.try_into().ok()?;
     is_of(answer, libc::NLMSG_ERROR as u16).then_some(i32::from_ne_bytes(number))

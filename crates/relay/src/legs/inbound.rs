@@ -40,7 +40,7 @@ pub(crate) struct Source<'a> {
 /// What is known of the next byte of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Ahead {
-    /// It is not urgent: an event told of bytes and of no mark, and nothing was read since.
+    /// The next byte is not urgent: an event told of bytes and of no mark, and nothing was read since.
     Plain,
     /// A mark may have come since the last event; the next one will tell.
     #[default]
@@ -54,7 +54,7 @@ pub(crate) enum Ahead {
 pub(crate) enum Got {
     /// At least one byte, in the buffer.
     Bytes(usize),
-    /// The same, and behind them the peer has finished sending.
+    /// At least one byte, in the buffer, and behind it the peer has finished sending.
     LastBytes(usize),
     /// An urgent byte, and nothing else.
     Mark(u8),
@@ -64,7 +64,7 @@ pub(crate) enum Got {
     End,
     /// The socket was reset or timed out.
     Failed,
-    /// The same, when the peer had finished sending; nothing is queued.
+    /// The socket was reset when the peer had finished sending; nothing is queued.
     FailedAfterFin,
     /// Bytes are queued that splice(2) does not give: the buffer must be memory.
     Unspliced,
@@ -143,8 +143,8 @@ fn look(socket: &TcpStream) -> nix::Result<usize> {
     }
 }
 
-/// Of a socket that recv(2) has given nothing: a FIN has come, or the connection has ended. It says that of one that
-/// was reset after its FIN, too.
+/// The end of a socket from which recv(2) has given nothing: a FIN has come, or the connection has ended. Nothing is
+/// given, either, by a socket that was reset after its FIN.
 fn end(from: Source<'_>) -> Next {
     if from.has_fin {
         return Next::End;
@@ -234,7 +234,7 @@ mod tests {
     /// States in which a FIN has been received.
     const FINISHED: [u8; 4] = [TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING];
 
-    /// Who sends, and the relay's end of it.
+    /// A sender, and the relay's end of its connection.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -183,7 +183,7 @@ pub(crate) fn connect_as(socket: &TcpStream, pair: Pair) -> io::Result<Dialled> 
     }
 }
 
-/// The same, where nobody else of the pair comes before.
+/// Connects as [`connect_as`], where nobody else of the pair comes before.
 pub(crate) fn connect_behind(is_behind: bool, socket: &TcpStream, pair: Pair) -> io::Result<Dialled> {
     if is_behind { Ok(Dialled::PairBusy) } else { connect_as(socket, pair) }
 }
@@ -216,7 +216,7 @@ fn not_bound(source: SocketAddr, errno: Errno) -> io::Error {
 
 /// The sequence number behind a SYN that nobody has answered. From now on closing the socket sends nothing.
 pub(crate) fn unanswered_sequence(socket: &TcpStream) -> Option<u32> {
-    /// Of `linux/tcp.h`.
+    /// From `linux/tcp.h`.
     const SEND_QUEUE: i32 = 2;
     if socket::tcp_info(socket).ok()?.state != SYN_SENT {
         return None;

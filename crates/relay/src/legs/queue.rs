@@ -24,12 +24,12 @@ use std::{
 
 /// What a connection has moved before it is worth a look: less than the first window that a sender is given.
 const WORTH_BYTES: u64 = 32 * 1024;
-/// The same of one whose sockets are set: by what is measured now they may be set too low.
+/// Bytes after which a connection whose sockets are set is looked at again: by now they may be set too low.
 const WORTH_AGAIN_BYTES: u64 = 4 * 1024;
 /// The receive buffer that a connection begins with, as the kernel has it by default: about twice the window of a
 /// handshake, which cannot be scaled (RFC 7323, section 2.2).
 const FIRST_BUFFER_BYTES: u64 = 128 * 1024;
-/// Of the two locks of SO_BUF_LOCK: the send buffer is not the kernel's to size (`linux/socket.h`).
+/// The one of SO_BUF_LOCK's two locks for the send buffer, which is then not the kernel's to size (`linux/socket.h`).
 const SOCK_SNDBUF_LOCK: libc::c_int = 1;
 
 /// A queue that is kept short.
@@ -102,7 +102,7 @@ impl QueueState {
         self.drain_bps.store(drain_bps, Ordering::Relaxed);
     }
 
-    /// Now.
+    /// Status of the queue now.
     pub fn status(&self, plan: &QueuePlan) -> QueueStatus {
         let is_held = self.is_held();
         QueueStatus {
@@ -132,7 +132,7 @@ pub(crate) struct QueueStates {
 }
 
 impl QueueStates {
-    /// They were looked at, or never will be.
+    /// Notes that the queues were looked at, or never will be.
     pub fn set_known(&self) {
         self.is_known.store(true, Ordering::Relaxed);
     }

@@ -36,7 +36,7 @@ pub fn open_tun() -> io::Result<File> {
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(TUN_DEVICE)
 }
 
-/// Who opens the device in place of this process.
+/// Opens the device in place of this process.
 type Opener = Box<dyn Fn() -> io::Result<File> + Send + Sync>;
 static OPENER: OnceLock<Opener> = OnceLock::new();
 

@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 pub struct AdoptedStatus {
     /// Payload of both ends since then, repetitions included.
     pub passed_bytes: u64,
-    /// Of these: out of order, or again.
+    /// Payload out of order, or sent again; part of `passed_bytes`.
     pub repeated_bytes: u64,
     /// Time since its SYN, or since the relay left it last.
     pub age_us: u64,
     /// Least round trip from here to the client; absent where none was measured, as without `adopt_rtt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_rtt_us: Option<u64>,
-    /// Likewise to the server.
+    /// Least round trip from here to the server; absent where none was measured, as without `adopt_rtt`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server_rtt_us: Option<u64>,
 }

@@ -23,9 +23,9 @@ mod world;
 /// A peer of the relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Who connected.
+    /// The side that connected.
     Client,
-    /// Whom the relay connects to on the client's behalf.
+    /// The side that the relay connects to on the client's behalf.
     Server,
 }
 
@@ -118,7 +118,7 @@ pub enum Event {
     FinishedBefore(Side),
     /// A socket was reset, timed out, or could not connect.
     Failed(Side),
-    /// So many bytes (at least one) were read into the buffer.
+    /// Bytes, at least one, were read into the buffer.
     Read(Direction, usize),
     /// An urgent byte was read, and nothing else.
     ReadMark(Direction),
@@ -128,7 +128,7 @@ pub enum Event {
     ReadEnded(Direction),
     /// Reading the inbound socket failed: it gives nothing any more.
     ReadFailed(Direction),
-    /// So many bytes of the buffer (at least one) were written.
+    /// Bytes of the buffer, at least one, were written.
     Written(Direction, usize),
     /// The outbound socket takes nothing now.
     WriteBlocked(Direction),
@@ -156,7 +156,7 @@ struct Flow {
     readable: bool,
     writable: bool,
     held_bytes: usize,
-    /// What is held is one urgent byte.
+    /// Whether the buffer holds one urgent byte.
     holds_mark: bool,
     input_ended: bool,
     /// By a FIN: a reset that comes after it is passed on after it.

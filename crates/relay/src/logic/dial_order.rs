@@ -1,4 +1,4 @@
-//! Whose dial waits for another's: connections of one client reach a server in the order of their coming.
+//! Order of dials: connections of one client reach a server in the order of their coming.
 //!
 //! Pure: time is passed in. SYNs that leave one after another may be taken the other way round by a host whose network
 //! card, or kernel, deals them out to several processors. So a dial waits until the one before it stands or has failed,

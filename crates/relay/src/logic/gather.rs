@@ -20,7 +20,7 @@
 use crate::logic::connection::Direction;
 use std::time::{Duration, Instant};
 
-/// So much in one direction, for so long, without an answer or a pause, is a bulk transfer. What is shorter may be an
+/// Bytes in one direction, without an answer or a pause, from which on a transfer is bulk. What is shorter may be an
 /// answer whose end is waited for; of what has lasted so long, the default time of 2 ms at its end is one part in
 /// fifty.
 const BULK_BYTES: u64 = 1024 * 1024;
@@ -42,7 +42,7 @@ const MEMORY: u32 = 16;
 /// What a window holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Its size when nothing waits to be read.
+    /// Size of the window when nothing waits to be read.
     pub bytes: u64,
     /// What gathers of it at most, before the worker is woken.
     pub gathered_bytes: u64,
@@ -65,9 +65,9 @@ impl Window {
 /// What keeps a worker from being woken by each of its data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum How {
-    /// They are reported when a part of the window is full.
+    /// Data are reported when a part of the window is full.
     InPart,
-    /// They are not reported at all: each segment comes alone.
+    /// Data are not reported at all: each segment comes alone.
     InSilence,
 }
 
@@ -75,13 +75,13 @@ pub(crate) enum How {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
-    /// Its data gather from now on.
+    /// Data of a direction gather from now on.
     Begin(Direction, How),
     /// Every byte is reported again.
     End(Direction, How),
 }
 
-/// Of one connection: at most one of its directions gathers.
+/// Gathering of one connection: at most one of its directions gathers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gather {
     direction: Direction,
@@ -254,7 +254,7 @@ impl Gather {
         change
     }
 
-    /// It gathers no more, and what has come so far counts for nothing.
+    /// Stops gathering; what has come so far counts for nothing.
     pub fn stop(&mut self, now: Instant) -> Change {
         (self.streak_bytes, self.since, self.moved) = (0, now, now);
         self.due.take().map_or(Change::None, |_| Change::End(self.direction, self.how()))
@@ -295,7 +295,7 @@ mod tests {
             self.gather.after_turn(bytes, LENGTH, self.now, |_| self.window)
         }
 
-        /// So many turns, one every millisecond, with so many bytes each.
+        /// Changes over so many turns, one every millisecond, with so many bytes each.
         fn changes(&mut self, turns: usize, bytes: [u64; 2]) -> Vec<Change> {
             (0..turns).map(|_| self.read(bytes)).filter(|change| *change != Change::None).collect()
         }

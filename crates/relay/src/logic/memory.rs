@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(greatest, [(address("192.0.2.0"), 20), (address("198.51.100.0"), 15)]);
     }
 
-    /// So many that to look at all of them for each one would take too long.
+    /// Clients are so many that to look at all of them for each one would take too long.
     #[test]
     fn what_is_known_of_many_clients_is_what_a_sum_over_all_workers_says() {
         const CLIENTS: u32 = 20_000;

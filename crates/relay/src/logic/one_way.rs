@@ -11,7 +11,7 @@ pub(crate) const ONE_WAY_SECONDS: u32 = 300;
 pub(crate) struct OneWay {
     client: IpAddr,
     server: IpAddr,
-    /// Of the server; all if none.
+    /// Port of the server; absent for all of them.
     port: Option<u16>,
 }
 

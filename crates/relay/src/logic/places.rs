@@ -1,4 +1,4 @@
-//! Who has the relay's places and its memory, and who shall have no more of them for now. Pure.
+//! Clients that have the relay's places and memory, and those that shall have no more of them for now. Pure.
 
 use crate::{
     LimitsPlan,

@@ -11,7 +11,7 @@ use std::{collections::HashMap, net::IpAddr};
 /// A network may have so many times what is free.
 pub(crate) const NETWORK_FACTOR: usize = 3;
 
-/// Who has how many.
+/// Numbers of places, by the client.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     taken: usize,

@@ -1,4 +1,4 @@
-//! Whose a connection is: the receiver decides once, and remembers it for a relay that did not hear the answer.
+//! Decisions to whom a connection belongs: the receiver decides once, and remembers it.
 //!
 //! The sender keeps its sockets, and keeps them quiet, until it has heard that the receiver took the connection. If it
 //! did not hear it, it asks. Whoever is asked about a connection that was not taken never takes it: the word that would

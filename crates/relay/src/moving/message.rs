@@ -31,7 +31,7 @@ const LEAST_MSS_BYTES: u16 = 88;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stay {
-    /// Its legs have sequence numbers of their own: another `accept` than `end-to-end`.
+    /// The legs have sequence numbers of their own: another `accept` than `end-to-end`.
     Numbers,
     /// Both ends have finished, or one was reset.
     Closing,
@@ -112,19 +112,19 @@ pub struct LegRecord {
     pub unacknowledged_bytes: u32,
     /// The next sequence number that it expects.
     pub receive_next: u32,
-    /// Its peer's FIN has come, and is that number.
+    /// Whether the peer's FIN has come, at that number.
     pub has_fin: bool,
     /// Largest segment that its peer takes.
     pub peer_mss_bytes: u16,
     /// Shift of its peer's windows, and of its own.
     pub peer_scale: u8,
-    /// Its own.
+    /// Shift of the socket's own windows.
     pub own_scale: u8,
     /// Both take selective acknowledgements.
     pub sack: bool,
     /// What its clock said, where there are timestamps.
     pub timestamp: Option<u32>,
-    /// Its peer's window from `send_next` on.
+    /// Window of the peer from `send_next` on.
     pub peer_window_bytes: u32,
     /// What its peer was told, from `window_told_at` on.
     pub told_window_bytes: u32,
@@ -136,7 +136,7 @@ pub struct LegRecord {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectionRecord {
-    /// Its number at the relay that it leaves.
+    /// Number of the connection at the relay that it leaves.
     pub number: u32,
     /// The client.
     pub client: SocketAddr,
@@ -150,7 +150,7 @@ pub struct ConnectionRecord {
     pub legs: [LegRecord; 2],
     /// Bytes that were received and not sent on: to the server, to the client.
     pub held_bytes: [u32; 2],
-    /// Of one that was adopted in mid-stream: what was known of it then.
+    /// Facts of a connection that was adopted in mid-stream, from that moment.
     pub adopted: Option<AdoptedStatus>,
     /// What is known of it since, should it be left in a pause.
     pub watched: Option<WatchedRecord>,
@@ -176,7 +176,7 @@ impl Queues {
     }
 }
 
-/// Who speaks.
+/// The speaker at one end of a move.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hello {
@@ -198,25 +198,25 @@ pub enum Message {
     Hello(Hello),
     /// No, and why, in words.
     Sorry(String),
-    /// These connections, of a client and a server each, will come: their packets are to be dropped until then.
+    /// Connections, of a client and a server each, that will come: their packets are to be dropped until then.
     Expect(Vec<(SocketAddr, SocketAddr)>),
-    /// They are.
+    /// The connections are expected.
     Expected,
     /// A connection.
     Put(Box<ConnectionRecord>, Queues),
-    /// Those were all for now.
+    /// All connections for now were put.
     Ready,
     /// Sockets are there for the first of these, which say nothing yet; not for the others.
     Standing(Vec<u32>, Vec<Refused>),
-    /// These are the receiver's from now on.
+    /// Connections that are the receiver's from now on.
     Go(Vec<u32>),
-    /// They are.
+    /// The connections are taken.
     Taken(Vec<u32>),
     /// Which of these did an earlier session take? The others are never taken.
     Ask(u64, Vec<u32>),
-    /// These pass the sender's router from end to end, and may come to pass the receiver's.
+    /// Connections that pass the sender's router from end to end, and may come to pass the receiver's.
     Watched(Vec<WatchedRecord>),
-    /// That was all.
+    /// Nothing more follows.
     End,
 }
 
@@ -229,7 +229,7 @@ pub enum Unreadable {
     /// A kind that this version does not have.
     #[error("a message of the unknown kind {0}")]
     Kind(u8),
-    /// Its words are not what its kind has.
+    /// Words that are not what the kind has.
     #[error("words that are not understood: {0}")]
     Words(String),
     /// Something about a connection that cannot be.

@@ -35,7 +35,7 @@ pub struct WatchedRecord {
     pub next: [u32; 2],
     /// Payload of both ends that passed since then, repetitions included.
     pub passed_bytes: u64,
-    /// Of these: out of order, or again.
+    /// Payload out of order, or sent again; part of `passed_bytes`.
     pub repeated_bytes: u64,
     /// Since its SYN, or since it is watched anew.
     pub age_us: u64,

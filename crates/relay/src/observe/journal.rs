@@ -71,7 +71,7 @@ impl<'a> Journal<'a> {
         self.observer.warning(message);
     }
 
-    /// The same, said once of each kind.
+    /// Warns, once of each kind.
     pub fn warn_once(&self, which: Once, message: impl FnOnce() -> String) {
         let bit = 1 << which as u32;
         if self.warned.fetch_or(bit, Ordering::Relaxed) & bit == 0 {

@@ -162,7 +162,7 @@ struct Rule {
     largest_backlog_bytes: [u64; 2],
     srtt_sum_us: [u64; 2],
     largest_srtt_us: [u64; 2],
-    /// Of queues that are kept short.
+    /// Targets of queues that are kept short, in microseconds.
     target_us: [u64; 2],
     largest_delay_us: [u64; 2],
 }

@@ -76,7 +76,7 @@ pub enum Ended {
     ResetByServer,
     /// The relay was stopped and its drain time was over.
     Stopped,
-    /// It moved nothing for longer than its rule allows.
+    /// The connection moved nothing for longer than its rule allows.
     Idle,
     /// The relay left it when it was stopped, or in a pause: it goes on from end to end.
     Released,
@@ -100,7 +100,7 @@ impl Ended {
         Ended::Moved,
     ];
 
-    /// Its name in records, log and metrics.
+    /// Name of the end in records, log and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Ended::Finished => "finished",
@@ -126,7 +126,7 @@ impl Ended {
 /// One connection, after its end.
 #[derive(Debug, Clone, Serialize)]
 pub struct ConnectionSummary {
-    /// Its number, from 0, as in its records.
+    /// Number of the connection, from 0, as in its records.
     pub connection: u32,
     /// The client.
     pub client: SocketAddr,
@@ -153,7 +153,7 @@ pub struct ConnectionSummary {
 }
 
 impl ConnectionSummary {
-    /// Of a client for which there was no leg to the server.
+    /// Summary of a client for which there was no leg to the server.
     pub(crate) fn without_legs(
         connection: u32,
         (client, server): (SocketAddr, SocketAddr),
@@ -184,21 +184,21 @@ impl ConnectionSummary {
 pub struct RelayStats {
     /// Connections accepted.
     pub connections: u64,
-    /// Of these, finished by both sides.
+    /// Connections that both sides finished.
     pub finished: u64,
-    /// Of these, whose server could not be reached.
+    /// Connections whose server could not be reached.
     pub unreachable: u64,
-    /// Of these, reset by either side.
+    /// Connections that either side reset.
     pub reset: u64,
-    /// Of these, reset because the drain time was over or they had been idle for too long.
+    /// Connections reset because the drain time was over or they had been idle for too long.
     pub stopped: u64,
-    /// Of these, left when the relay was stopped, and going on from end to end.
+    /// Connections left when the relay was stopped, and going on from end to end.
     #[serde(default)]
     pub released: u64,
-    /// Of these, moved to the relay of another router, which goes on with them.
+    /// Connections moved to the relay of another router, which goes on with them.
     #[serde(default)]
     pub moved: u64,
-    /// Of these, that no rule relays.
+    /// Connections that no rule relays.
     pub refused: u64,
     /// Bytes given to servers' sockets.
     pub client_to_server_bytes: u64,

@@ -20,7 +20,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Their idle time is noted as well.
+    /// Reads both legs, their idle time as well.
     pub fn take(legs: &Legs) -> Option<Reading> {
         let read = |side| {
             let (socket, time_us) = (legs.leg(side), monotonic_us());

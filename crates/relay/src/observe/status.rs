@@ -32,7 +32,7 @@ pub struct Status {
     pub name: String,
     /// Version of the program.
     pub program_version: String,
-    /// Its process.
+    /// Process number of the relay.
     pub pid: u32,
     /// CLOCK_MONOTONIC of this answer.
     pub time_us: i64,
@@ -44,7 +44,7 @@ pub struct Status {
     pub listening: Vec<SocketAddr>,
     /// Interfaces it takes packets from.
     pub interfaces: Vec<String>,
-    /// Its rules, in order.
+    /// Rules of the relay, in order.
     pub rules: Vec<String>,
     /// Rules among these that were added while it runs (`longfat relay rule add`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -76,10 +76,10 @@ pub struct EndToEndStatus {
     /// Connections whose handshakes went by and that were watched since (`adopt_…`).
     #[serde(default)]
     pub watched: u64,
-    /// Of these: have come so far that they were worth it.
+    /// Connections that have come so far that they were worth it.
     #[serde(default)]
     pub reached: u64,
-    /// Of these: in how many it put sockets in mid-stream; they are among those above.
+    /// Connections in which the relay put sockets in mid-stream, part of those above.
     #[serde(default)]
     pub adopted: u64,
     /// How often the relay has left a connection to its ends, by the reason: `pause` (`release_after`; it is
@@ -113,7 +113,7 @@ pub struct MemoryStatus {
 /// A network of clients.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkStatus {
-    /// Its first address, of a /24 or /64.
+    /// First address of the network, a /24 or /64.
     pub network: IpAddr,
     /// What its connections hold.
     pub held_bytes: u64,
@@ -135,9 +135,9 @@ impl MemoryStatus {
 /// What became of requests to read the file again.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReloadStatus {
-    /// Those that worked.
+    /// Reloads that worked.
     pub done: u64,
-    /// Those that were refused: the relay went on as before.
+    /// Reloads that were refused: the relay went on as before.
     pub refused: u64,
     /// Why the last one was refused; absent when it worked.
     pub problem: Option<String>,
@@ -146,7 +146,7 @@ pub struct ReloadStatus {
 /// A connection at a moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionStatus {
-    /// Its number, from 0, as in records and log.
+    /// Number of the connection, from 0, as in records and log.
     pub connection: u32,
     /// The rule that carries it.
     pub rule: String,
@@ -194,11 +194,11 @@ pub struct DirectionStatus {
     pub relayed_bytes: u64,
     /// Received from one side and not yet acknowledged by the other.
     pub backlog_bytes: u64,
-    /// Of these: not read from the inbound socket.
+    /// Bytes not read from the inbound socket.
     pub unread_bytes: u64,
-    /// Of these: in the relay's own buffer.
+    /// Bytes in the relay's own buffer.
     pub held_bytes: u64,
-    /// Of these: in the outbound socket.
+    /// Bytes in the outbound socket.
     pub unacked_bytes: u64,
     /// Time in which the outbound leg had nothing to send and nothing under way, since both legs stood.
     #[serde(default)]

@@ -42,7 +42,7 @@ fn reaches(target: SocketAddr, listen: SocketAddr, is_own: &dyn Fn(IpAddr) -> bo
 mod tests {
     use super::*;
 
-    /// Of listeners written as `LISTEN>TARGET`, whether the first one leads back, on a host that has 192.0.2.1 and
+    /// Whether the first of listeners written as `LISTEN>TARGET` leads back, on a host that has 192.0.2.1 and
     /// 2001:db8::1.
     fn is_circle(listeners: &[&str]) -> bool {
         let listener = |text: &&str| {

@@ -57,7 +57,7 @@ impl Marks {
         self.mark ^ TAKEN_BIT
     }
 
-    /// The same of SYNs to be held.
+    /// Marks of SYNs to be held, as nftables writes them.
     pub fn held_marks(&self) -> String {
         let mark = |number: u32| self.mark.wrapping_add(2 + number) ^ TAKEN_BIT;
         format!("{:#x}-{:#x}", mark(0), mark(HOLD_SLOTS - 1))

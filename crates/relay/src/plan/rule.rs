@@ -12,7 +12,7 @@ pub const BUFFER_BYTES: usize = 256 * 1024;
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RulePlan {
-    /// Its name in status, metrics and log.
+    /// Name of the rule in status, metrics and log.
     pub name: String,
     /// Which connections it is about.
     #[serde(rename = "match")]
@@ -214,10 +214,10 @@ fn as_keys<S: serde::Serializer>(conditions: &Conditions, serializer: S) -> Resu
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mptcp {
-    /// It is carried as plain TCP, as by a server without MPTCP.
+    /// MPTCP is carried as plain TCP, as by a server without MPTCP.
     #[default]
     Relay,
-    /// It passes unrelayed.
+    /// MPTCP passes unrelayed.
     Pass,
 }
 

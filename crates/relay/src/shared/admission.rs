@@ -30,7 +30,7 @@ pub(crate) struct Admission<'a> {
     most_connections: AtomicUsize,
     /// Connections alive, in workers and between them.
     live: AtomicUsize,
-    /// Of what connections held when their workers last looked, what counts against the limit of all.
+    /// Bytes that count against the limit of all, of what connections held when their workers last looked.
     charged_bytes: AtomicU64,
     /// By client.
     places: Mutex<Places>,

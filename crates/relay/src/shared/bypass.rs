@@ -37,8 +37,9 @@ impl<'a> Bypass<'a> {
         });
     }
 
-    /// Of a client that has been answered again and again and is not heard of: it is not there, or what it sends takes
-    /// another way. Whose address a SYN bears need not be who sent it: a client that has connections is left alone.
+    /// Notes a client that has been answered again and again and is not heard of: it is not there, or what it sends
+    /// takes another way. Whose address a SYN bears need not be who sent it: a client that has connections is left
+    /// alone.
     pub fn note_unheard(&self, pair: Pair, has_any: bool) {
         if self.fail == Fail::Closed || has_any {
             return;

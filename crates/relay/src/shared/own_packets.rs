@@ -22,7 +22,7 @@ pub(crate) struct OwnPackets {
     mark: Option<u32>,
     /// Past the interception.
     raw: Option<Raw>,
-    /// Of packets that were held and go on to their servers.
+    /// Socket for packets that were held and go on to their servers.
     passing: Option<Raw>,
     /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
     alike: Option<Alike>,
@@ -38,7 +38,7 @@ impl OwnPackets {
         })
     }
 
-    /// Their mark, when the relay intercepts.
+    /// Mark of the relay's own packets, when it intercepts.
     pub fn mark(&self) -> Option<u32> {
         self.mark
     }

@@ -14,14 +14,14 @@ use std::str::FromStr;
 #[serde(try_from = "String")]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema), schemars(with = "String"))]
 pub enum AfterSpec {
-    /// So many bytes.
+    /// After so many bytes.
     Bytes(Size),
-    /// So long.
+    /// After so much time.
     Time(Nanos),
 }
 
 impl AfterSpec {
-    /// Of the kernel's conditions, those that it is.
+    /// Puts its condition among the kernel's.
     fn put_into(self, conditions: &mut Conditions) -> Result<(), String> {
         let (bytes, time) = match self {
             AfterSpec::Bytes(Size(0)) | AfterSpec::Time(Nanos(0)) => {

@@ -33,7 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Of a client that does not say where it wants to go.
+/// Address of a client that does not say where it wants to go.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// Events of one round that make a worker busy. A client that opens one connection after another brings two.

@@ -18,7 +18,7 @@ impl Worker<'_> {
         }
     }
 
-    /// It does not gather here any more.
+    /// Forgets that a connection gathers here.
     pub(super) fn forget_gathering(&mut self, token: Token) {
         self.gathering.retain(|other| *other != token);
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// So long an answer counts.
+/// Time for which an answer counts.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The last answer.

@@ -102,12 +102,12 @@ impl Landing {
         self.pair
     }
 
-    /// It stays where it was.
+    /// Abandons the connection, which stays where it was.
     pub fn abandon(self, workers: &Workers) {
         workers.shared.admission.unadmit_client(self.pair.0.ip());
     }
 
-    /// It is this relay's from now on, and one of its workers'.
+    /// Begins to carry the connection: it is this relay's from now on, and one of its workers'.
     pub fn begin(self, workers: &Workers) {
         let (shared, now) = (&workers.shared, Instant::now());
         let number = shared.journal.number();

@@ -32,7 +32,7 @@ pub(crate) struct Wanted {
 #[derive(Debug)]
 pub(crate) struct Departing {
     connection: Box<Relayed>,
-    /// Who worked on it.
+    /// Worker that had the connection.
     worker: usize,
     /// Per side: packets that had come when it was read.
     heard: [u32; 2],
@@ -94,7 +94,7 @@ fn may_leave(connection: &Relayed) -> Result<(), Stay> {
 }
 
 impl Departing {
-    /// Its number.
+    /// Number of the connection.
     pub fn number(&self) -> u32 {
         self.connection.legs.number
     }
@@ -158,8 +158,8 @@ impl Departing {
         self.is_unkept = true;
     }
 
-    /// It may be another router's now, who would not have its ends hear of this process's death: from now on its
-    /// sockets vanish without a word when this process is killed.
+    /// Makes both sockets vanish without a word when this process is killed. The connection may be another
+    /// router's now, who would not have its ends hear of this process's death.
     pub fn die_silently(&self) {
         both(&self.connection).die_silently();
     }

@@ -13,7 +13,7 @@ use std::{net::TcpStream, time::Duration};
 /// A SYN, and two that are sent again after 1 and 3 s, have had their answers.
 const FIRST_LOOK: Duration = Duration::from_millis(3500);
 const NEXT_LOOK: Duration = Duration::from_secs(2);
-/// Of segments without data: the SYN and the ACK of the handshake, a FIN, and two for which nobody asked.
+/// Segments without data: the SYN and the ACK of the handshake, a FIN, and two for which nobody asked.
 const EMPTY_SEGMENTS: u32 = 5;
 
 impl Worker<'_> {

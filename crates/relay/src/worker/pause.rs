@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// Packets that were past the program at tc when it began to lead them are with their sockets by then.
 const SETTLE: Duration = Duration::from_millis(2);
-/// So long packets are led here for it at most: ends of a long path answer within a round trip.
+/// Longest time for which packets are led here: ends of a long path answer within a round trip.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two probes of ends that say nothing.
 const PROBES: Duration = Duration::from_millis(500);
@@ -32,7 +32,7 @@ pub(super) struct Pausing {
     leaving: Vec<Leave>,
 }
 
-/// Whose packets are led here.
+/// A connection whose packets are led here.
 #[derive(Debug, Clone, Copy)]
 struct Leave {
     token: Token,

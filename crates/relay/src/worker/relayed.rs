@@ -89,8 +89,7 @@ pub(crate) struct Relayed {
     pub kept_until: Option<Instant>,
     /// Per direction: an urgent byte was sent, which the receiving socket may not have sent, or may have to send again.
     has_marked: [bool; 2],
-    /// It has come from another router, and both ends have not been heard here yet: per side, packets that the relay
-    /// made itself.
+    /// Packets that the relay made itself, per side, for a connection from another router until both ends are heard.
     pub unheard: Option<[u32; 2]>,
     /// The relay has left it, and its sockets are deaf: they have to vanish.
     pub released: Option<Released>,
@@ -380,8 +379,8 @@ impl Relayed {
         bytes
     }
 
-    /// It lasts, or moves bulk data: its server's leg is given what such a one needs, as its client's has from the
-    /// listener.
+    /// Equips a connection that lasts, or moves bulk data: its server's leg is given what such a one needs, as its
+    /// client's has from the listener.
     pub fn equip(&mut self) {
         if !self.is_equipped && !self.logic.is_connecting() {
             self.is_equipped = true;

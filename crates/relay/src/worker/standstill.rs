@@ -14,7 +14,7 @@ use std::{
 /// What the workers do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// They work.
+    /// The workers work.
     #[default]
     Going,
     /// Each stands still when it has seen this.

@@ -24,9 +24,9 @@ pub(crate) struct Workers<'a> {
     pub handles: Vec<WorkerHandle>,
     /// Servers' legs whose clients have not been accepted yet.
     pub held: Held,
-    /// Of connections whose rules ask for it.
+    /// Queues of connections whose rules ask for it.
     pub queues: Queues,
-    /// Of whoever goes on when this process is killed.
+    /// The keeper, which goes on when this process is killed.
     pub keeping: Keeping,
     /// Where the workers stop when a successor takes over.
     pub standstill: Standstill,
@@ -93,7 +93,7 @@ impl<'a> Workers<'a> {
         self.paused.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It accepts again.
+    /// Makes the relay accept again.
     pub fn resume(&self) {
         self.paused.fetch_sub(1, Ordering::AcqRel);
     }
@@ -122,7 +122,7 @@ pub(crate) struct WorkerHandle {
     pub wake: EventFd,
     /// Connections that live there, or are on their way to it.
     pub carried: AtomicUsize,
-    /// Those that moved bulk data lately.
+    /// Connections that moved bulk data lately.
     pub busy: AtomicUsize,
 }
 

@@ -423,18 +423,18 @@ pub fn send_noise(stream: &TcpStream, seed: u64, total: usize) {
     try_send_noise(stream, seed, total).unwrap();
 }
 
-/// The same where the other side may end it.
+/// Sends noise where the other side may end the stream.
 pub fn try_send_noise(stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
     try_send_some_noise(stream, seed, total)?;
     stream.shutdown(std::net::Shutdown::Write)
 }
 
-/// The same without a FIN.
+/// Sends noise without a FIN.
 pub fn try_send_some_noise(stream: &TcpStream, seed: u64, total: usize) -> std::io::Result<()> {
     try_send_noise_slowly(stream, seed, total, (1 << 16, Duration::ZERO))
 }
 
-/// The same, `piece` bytes at a time with `pause` between.
+/// Sends noise, `piece` bytes at a time with `pause` between.
 pub fn try_send_noise_slowly(
     mut stream: &TcpStream,
     seed: u64,
@@ -486,7 +486,7 @@ pub fn check_noise(stream: &TcpStream, seed: u64) -> usize {
     check_noise_slowly(stream, seed, 1 << 16, Duration::ZERO)
 }
 
-/// The same, `piece` bytes at a time with `pause` between.
+/// Checks noise, `piece` bytes at a time with `pause` between.
 pub fn check_noise_slowly(stream: &TcpStream, seed: u64, piece: usize, pause: Duration) -> usize {
     let (total, with_reset) = receive_noise(stream, seed, piece, pause);
     assert!(!with_reset, "a reset after {total} bytes");
@@ -535,7 +535,7 @@ pub fn exchange(client: &TcpStream, far: &TcpStream, total: usize) {
     exchange_slowly(client, far, total, 1 << 16, Duration::ZERO);
 }
 
-/// The same, read `piece` bytes at a time with `pause` between.
+/// Exchanges noise, read `piece` bytes at a time with `pause` between.
 pub fn exchange_slowly(client: &TcpStream, far: &TcpStream, total: usize, piece: usize, pause: Duration) {
     std::thread::scope(|scope| {
         scope.spawn(|| send_noise(client, 1, total));

@@ -116,7 +116,7 @@ impl Drop for StopOnDrop<'_> {
 /// `a_relay_process`.
 pub struct RelayProcess {
     pub child: Child,
-    /// Its first listener.
+    /// Address of the first listener.
     pub address: String,
 }
 

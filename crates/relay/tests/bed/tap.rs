@@ -22,11 +22,11 @@ pub enum Way {
 /// What becomes of the wire when so many pieces have passed in a direction, once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It is as if there were none.
+    /// The wire is as if there were none.
     Nothing,
-    /// It is cut; the next one holds.
+    /// The wire is cut; the next one holds.
     Cut(Way, usize),
-    /// It is cut, and nobody connects any more.
+    /// The wire is cut, and nobody connects any more.
     CutForGood(Way, usize),
     /// Nothing passes any more, and nobody hears of it.
     Hold(Way, usize),

@@ -56,7 +56,7 @@ pub enum Allowed {
     /// The client's own kernel keeps a pair of ports until the last acknowledgement, which the relay sends sooner: the
     /// port can be used again where connect() says EADDRNOTAVAIL with plain forwarding.
     FreedSooner,
-    /// And where its own last bytes are still under way when the program leaves, that kernel says EADDRNOTAVAIL to who
+    /// Where its own last bytes are still under way when the program leaves, that kernel says EADDRNOTAVAIL to who
     /// connects from the port at once: the end is heard sooner with the relay, or what the relay took was still waiting
     /// for it where plain forwarding had told of the server's reset, or the server happened to hear it all a little
     /// later, or the client left before it was reset, or before what its close() would have answered by a reset, or
@@ -75,7 +75,7 @@ pub enum Allowed {
     /// stands in the stream then. A program that does not know of marks wakes for bytes alone, and may find the next
     /// mark there already. What waited in the relay for the server's leg comes without the pauses between marks.
     OvertakenMark,
-    /// The same where marks are well apart, and the program had no processor, by the kernel's own count, for half of
+    /// Marks well apart become one where the program had no processor, by the kernel's own count, for half of
     /// the time between two at least, or the relay: they are one mark by the time it looks.
     MergedMark,
     /// Before a mark that 16 bits cannot tell the kernel shows others, 65,535 bytes after what it has sent.
@@ -365,7 +365,7 @@ impl View<'_> {
         self.compare_marks(say);
     }
 
-    /// That all has come is among what must hold of every run.
+    /// Whether the view stood still. All that has come is among what must hold of every run.
     fn stood_still(&self) -> bool {
         let goes_on = |still: &Seen, other: &Seen| {
             how(still) == How::Silence && how(other) == How::Fin && other.heard.len() > still.heard.len()

@@ -16,9 +16,9 @@ pub enum Judgement {
     Same,
     /// The relay's outcome is one of those that plain forwarding comes to.
     Race,
-    /// It differs, and this fault is known.
+    /// The run differs, and this fault is known.
     Known(&'static str),
-    /// It differs; everything about it.
+    /// The run differs; everything about it.
     Differs(String),
 }
 

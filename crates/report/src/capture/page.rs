@@ -48,8 +48,8 @@ fn payload(flow: &FlowReport) -> u64 {
     flow.directions.iter().map(|direction| direction.counts.unique_bytes).sum()
 }
 
-/// Of flows that carry a hundredth of the payload or more, those that lost most seconds first; then the others by
-/// payload.
+/// Flows by their weight. Those that carry a hundredth of the payload or more and lost most seconds go first; then
+/// others by payload.
 fn by_weight(flows: &[FlowReport]) -> Vec<&FlowReport> {
     let all: u64 = flows.iter().map(payload).sum();
     let rank = |flow: &FlowReport| {

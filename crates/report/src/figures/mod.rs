@@ -29,7 +29,7 @@ pub struct ExperimentFigures {
     pub echo: Option<Figure>,
     /// Error of the available bandwidth of each case, where connections measured it.
     pub avail_error: Option<Figure>,
-    /// That against the confidence in it, where there are cases enough.
+    /// Error of the available bandwidth against the confidence in it, where there are cases enough.
     pub trust: Option<Trust>,
     /// Several cases in one chart over time: its name and itself.
     pub together: Vec<(&'static str, Figure)>,

@@ -59,7 +59,7 @@ pub fn summary(experiment: &Experiment) -> String {
     format!("<section><h2>Summary{}</h2>{table}{}</section>", of_focus(summary), every_metric(summary))
 }
 
-/// That runs were carried out slower than meant; their figures are in the experiment's time all the same.
+/// Tells that runs were carried out slower than meant; their figures are in the experiment's time all the same.
 fn slower(dilation: Dilation) -> String {
     if dilation.is_none() { String::new() } else { format!("<small>{dilation}× slower</small>") }
 }

@@ -33,7 +33,7 @@ pub struct Kind {
 pub struct Dot {
     /// Which kind, as an index into [`DotChart::kinds`].
     pub kind: usize,
-    /// Where.
+    /// Place along the row.
     pub value: f64,
     /// Shown on hovering, plain text.
     pub hint: String,

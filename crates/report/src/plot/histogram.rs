@@ -19,9 +19,9 @@ const AXIS_HEIGHT: f64 = 28.0;
 pub struct Bar {
     /// Least value, above zero.
     pub from: f64,
-    /// End.
+    /// End of the bar.
     pub to: f64,
-    /// How many.
+    /// Number of values.
     pub count: u64,
 }
 

@@ -19,9 +19,9 @@ const FAR_APART: f64 = 20.0;
 /// A mark.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spot {
-    /// Along.
+    /// Place along the horizontal axis.
     pub x: f64,
-    /// Up.
+    /// Place along the vertical axis.
     pub y: f64,
     /// Shown on hovering, plain text.
     pub hint: String,
@@ -36,7 +36,7 @@ pub struct ScatterChart {
     pub title: String,
     /// As [`Figure::description`].
     pub description: String,
-    /// What is along and what is up, with units.
+    /// Names of the horizontal and the vertical axis, with units.
     pub axes: [String; 2],
     /// In any order.
     pub spots: Vec<Spot>,

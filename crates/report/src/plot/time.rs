@@ -56,7 +56,7 @@ pub struct Series {
 pub struct Rug {
     /// Plain text.
     pub label: String,
-    /// Seconds.
+    /// Times, in seconds.
     pub times: Vec<f64>,
 }
 

@@ -176,7 +176,7 @@ pub struct Provenance {
     pub cpu: String,
     /// Processors online.
     pub cpu_count: u32,
-    /// Memory.
+    /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
     /// Load average over one minute at the start.
     pub load_average: f64,
@@ -219,7 +219,7 @@ pub struct Machine {
     pub cpu: String,
     /// Processors online.
     pub cpu_count: u32,
-    /// Memory.
+    /// Memory of the machine, in bytes.
     pub memory_bytes: u64,
     /// Load average over one minute before the run.
     pub load_average: f64,

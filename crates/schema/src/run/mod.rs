@@ -73,7 +73,7 @@ pub enum RunError {
         path: String,
         /// Schema version of the file.
         found: u32,
-        /// Ours.
+        /// Version that this program knows.
         known: u32,
     },
     /// A table could not be read or written.

@@ -70,7 +70,7 @@ pub struct Contents {
     pub files: BTreeMap<String, FileRecord>,
     /// Bytes of those that are manifests.
     pub manifests: BTreeMap<String, Vec<u8>>,
-    /// What is there and is no file of a run: a link, a device, a name given twice.
+    /// Entries that are no file of a run: a link, a device, a name given twice.
     pub strange: Vec<Finding>,
     /// Bytes that manifests may still have.
     room_bytes: u64,

@@ -11,11 +11,11 @@ const RESAMPLES: usize = 4000;
 pub struct Spread {
     /// Middle value; the mean of the two middle ones when their count is even.
     pub median: f64,
-    /// Least.
+    /// Least value.
     pub min: f64,
-    /// Greatest.
+    /// Greatest value.
     pub max: f64,
-    /// How many.
+    /// Number of values.
     pub count: usize,
 }
 

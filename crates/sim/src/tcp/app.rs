@@ -175,7 +175,7 @@ impl Sink {
 }
 
 impl App {
-    /// So many bytes more were read; `position_bytes` is the stream position reached.
+    /// Takes bytes that were read; `position_bytes` is the stream position reached.
     pub fn take(&mut self, bytes: u64, position_bytes: u64, sender: &mut Sender, now_ns: u64) {
         match self {
             App::Source(source) => source.take(bytes, now_ns),

@@ -25,7 +25,7 @@ pub struct Autotune {
 }
 
 impl Autotune {
-    /// Of a buffer that begins with `first_bytes` and has `most_bytes` at most.
+    /// Autotuning of a buffer that begins with `first_bytes` and has `most_bytes` at most.
     pub fn new(first_bytes: u64, most_bytes: u64, mss_bytes: u64) -> Autotune {
         let threshold_bytes = first_bytes.min(FIRST_WINDOW_BYTES);
         let read_bytes = threshold_bytes.min(FIRST_SEGMENTS * mss_bytes).max(1);

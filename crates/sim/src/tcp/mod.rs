@@ -64,7 +64,7 @@ pub struct Endpoint {
     pub sender: Sender,
     /// The receiving half.
     pub receiver: Receiver,
-    /// Who reads and writes.
+    /// Application that reads and writes.
     pub app: App,
     /// When the connection stood.
     pub established_ns: u64,

@@ -118,7 +118,7 @@ impl Sender {
         true
     }
 
-    /// tcp_identify_packet_loss.
+    /// Finds losses, as the kernel's `tcp_identify_packet_loss`.
     fn find_losses(&mut self, now_ns: u64, found: &mut Found) {
         if self.board.packets_out() == 0 {
             return;
@@ -187,7 +187,7 @@ impl Sender {
         quarter_us.min(u64::from(self.rtt.srtt_us())) * 1000
     }
 
-    /// tcp_try_to_open.
+    /// Goes back to the open state, as the kernel's `tcp_try_to_open`.
     fn try_open(&mut self, found: &Found, now_ns: u64) {
         if !self.any_retrans() {
             self.retrans_stamp_ns = 0;
@@ -200,7 +200,7 @@ impl Sender {
         }
     }
 
-    /// tcp_try_keep_open.
+    /// Stays open if nothing is lost, as the kernel's `tcp_try_keep_open`.
     pub(super) fn keep_open(&mut self) {
         let left = self.board.sacked_out + self.board.lost_out > 0 || self.any_retrans();
         let state = if left { CaState::Disorder } else { CaState::Open };

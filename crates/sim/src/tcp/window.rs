@@ -22,7 +22,7 @@ impl Sender {
         conn.min_rtt_us = self.rtt.min_us();
     }
 
-    /// tcp_cong_control.
+    /// Sets the window after an acknowledgement, as the kernel's `tcp_cong_control`.
     pub(super) fn adjust_window(&mut self, now_ns: u64, delivered: u32, newly_lost: bool, found: &Found) {
         if self.in_reduction() {
             self.reduce_proportionally(delivered, newly_lost, found.advanced);
@@ -37,7 +37,7 @@ impl Sender {
         found.advanced || (found.sacked && self.reordering > super::sender::DUP_THRESHOLD)
     }
 
-    /// tcp_init_cwnd_reduction.
+    /// Begins a reduction of the window, as the kernel's `tcp_init_cwnd_reduction`.
     pub(super) fn begin_reduction(&mut self, now_ns: u64) {
         self.high_seq = self.board.next();
         self.probe_high = None;
@@ -47,7 +47,7 @@ impl Sender {
         self.queue_cwr = self.with_ecn;
     }
 
-    /// tcp_end_cwnd_reduction.
+    /// Ends a reduction of the window, as the kernel's `tcp_end_cwnd_reduction`.
     pub(super) fn end_reduction(&mut self) {
         let ssthresh = self.control.ssthresh();
         if ssthresh < WINDOW_MAX && (self.ca_state == CaState::Cwr || self.undo_marker.is_some()) {
@@ -106,7 +106,7 @@ impl Sender {
         }
     }
 
-    /// tcp_is_cwnd_limited.
+    /// Whether the window limits the sender, as the kernel's `tcp_is_cwnd_limited`.
     fn is_window_used(&self) -> bool {
         let cwnd = self.control.cwnd();
         self.control.conn.is_cwnd_limited > 0

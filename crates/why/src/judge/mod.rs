@@ -72,7 +72,7 @@ pub fn at_once(look: &Look) -> Cause {
     }
 }
 
-/// Who speaks over a watch, and which cause lies behind each [`Hold`], by its number: what a course is made of. `None`
+/// Talk over a watch, and the cause behind each [`Hold`], by its number: what a course is made of. `None`
 /// where no time passed.
 pub(crate) fn held(looks: &[Look]) -> Option<(Talk, [Cause; HOLDS])> {
     let watch = Watch::of(looks, &Assumed::default())?;

@@ -32,7 +32,7 @@ const OWN_BURST: f64 = 0.15;
 const OWN_BURST_US: f64 = 2_000.0;
 /// A full path carries about as much all the time: mean over upper decile of what is delivered.
 const STEADY_RATE: f64 = 0.85;
-/// And where its window falls below the pipe after each loss, so much.
+/// Mean over upper decile of a full path whose window falls below the pipe after each loss.
 const NEARLY_STEADY_RATE: f64 = 0.9;
 /// Where the path is full, what is delivered does not go with the window: its change in the window's upper third
 /// against the lower, as a power of the window's. Windows that differ by less do not tell.
@@ -71,7 +71,7 @@ impl Watch<'_> {
         (waits && self.is_full()).then(|| inferred(Cause::PathFull, evidence()))
     }
 
-    /// What is carried is nearly all that the path is known to carry.
+    /// Judges whether nearly all that the path is known to carry is carried.
     pub(super) fn of_known_rate(&self) -> Option<Why> {
         let (known, nearly_all) = self.nearly_all()?;
         let evidence = || format!("it carries {} of {known}; {}", rate(self.figures.rate_bps), self.losses());
@@ -130,7 +130,7 @@ impl Watch<'_> {
         }
     }
 
-    /// What is delivered while the window is full is about as much all the time: such a part of the best.
+    /// Whether about as much is delivered all the time while the window is full: such a part of the best.
     pub(super) fn is_rate_steady(&self, part: f64) -> bool {
         let mut rates: Vec<u64> = self.bound().map(|look| look.info.delivery_rate_bytes_per_s).collect();
         rates.sort_unstable();

@@ -140,7 +140,7 @@ pub fn pair(prepare: PreparePair, seed: u64) -> Case {
     case
 }
 
-/// Of pairs whose times the schedule alone decides.
+/// Whether the second cause lasts longer, for pairs whose times the schedule alone decides.
 pub fn second_is_longer(seed: u64) -> bool {
     SplitMix64::new(seed ^ 0x9a1f).unit() < 0.5
 }

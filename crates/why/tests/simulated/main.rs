@@ -21,12 +21,12 @@ use std::{
     path::Path,
 };
 
-/// Of each cause: those that the rules were made with, and those that were looked at once.
+/// Seeds of each cause: those that the rules were made with, and those that were looked at once.
 const TUNED: RangeInclusive<u64> = 1..=40;
 const ASIDE: RangeInclusive<u64> = 41..=60;
-/// Of each kind of healthy connections.
+/// Seeds of each kind of healthy connections.
 const HEALTHY_SEEDS: RangeInclusive<u64> = 1..=50;
-/// Of each pair of causes.
+/// Seeds of each pair of causes.
 const TUNED_PAIRS: RangeInclusive<u64> = 1..=10;
 const ASIDE_PAIRS: RangeInclusive<u64> = 41..=45;
 

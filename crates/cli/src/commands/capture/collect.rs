@@ -27,7 +27,7 @@ pub struct Collected {
     pub segments: [u64; 2],
     pub kept_bytes: u64,
     pub duration: Duration,
-    /// Of this process.
+    /// Processor time of this process, in microseconds.
     pub reader_cpu_us: u64,
     pub cost: Option<Cost>,
     pub is_interface_gone: bool,

@@ -18,7 +18,7 @@ struct Summary<'a> {
     outbound: Way,
     kept_bytes: u64,
     reader_cpu_us: u64,
-    /// Of the kernel's side, when it was asked for.
+    /// Processor time on the kernel's side, when it was asked for.
     observer_cost: Option<ObserverCost>,
 }
 

@@ -28,7 +28,7 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
     "net.netfilter.nf_conntrack_max",
 ];
-/// Of these, what the kernel finds out by itself: who loads a congestion control changes it.
+/// A setting that the kernel finds out by itself: whoever loads a congestion control changes it.
 const READ_ONLY: &str = "sysctl net.ipv4.tcp_available_congestion_control";
 const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 /// Offloads that are looked at.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{fs, path::Path};
 
-/// Of files that keep settings.
+/// Version of the files that keep settings.
 const SCHEMA_VERSION: u32 = 1;
 
 /// Settings in a file.
@@ -169,7 +169,7 @@ fn changes(before: &Settings, now: &Settings) -> Vec<Change> {
     found
 }
 
-/// What is otherwise than it was kept; exit code 1 where something is.
+/// Shows which settings differ from the kept ones; exit code 1 where any does.
 pub fn diff(path: &Path, json: bool) -> Outcome {
     let found = changes(&kept(path)?, &settings::settings());
     let said = |value: &Option<String>| value.clone().unwrap_or_else(|| "(none)".to_owned());

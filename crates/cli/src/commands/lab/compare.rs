@@ -31,7 +31,7 @@ pub struct CompareArgs {
     /// A result or run directory.
     #[arg(value_name = "A")]
     left: PathBuf,
-    /// Another.
+    /// Another result, or a run of one.
     #[arg(value_name = "B")]
     right: PathBuf,
     /// Every figure, not only those that tell most.

@@ -35,7 +35,7 @@ pub struct Progress {
     ended: usize,
     /// Time of those that have ended.
     done: Duration,
-    /// Of these, those that were there already.
+    /// Runs among the ended ones that were there already.
     kept: usize,
 }
 

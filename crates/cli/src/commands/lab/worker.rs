@@ -60,7 +60,7 @@ fn other_program(asking: &Provenance, own: &Provenance) -> Option<Missing> {
     })
 }
 
-/// Who asked holds the other end: when it is killed, nobody waits for the run.
+/// Stops the run when standard input ends: whoever asked for the run holds the other end.
 fn give_up_with_input(stop: Arc<AtomicBool>) {
     thread::spawn(move || {
         // Nothing more is sent; an error is an end too.

@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Who it becomes.
+/// The user that the relay becomes.
 #[derive(clap::Args, Clone)]
 pub struct UserArgs {
     /// Started by root: the user it becomes when it is ready; 'root' to stay [default: longfat, or else nobody]. A

@@ -284,7 +284,7 @@ impl Fixer {
         self.write()
     }
 
-    /// Its congestion window as it is.
+    /// Congestion window of a connection, as it is.
     ///
     /// # Errors
     /// When the connection has gone.

@@ -24,9 +24,9 @@ const OTHER: &str = "other";
 struct Sums {
     /// Since the watch began.
     seconds: f64,
-    /// Of the last stretch, with this cause first.
+    /// Connections with this cause first in the last stretch.
     connections: u32,
-    /// Of these.
+    /// Rate of these connections, in bits per second.
     rate_bps: f64,
 }
 

@@ -13,13 +13,13 @@ use std::{
 
 /// One connection, or one direction of a capture's flow, that was judged.
 pub struct Judged<'a> {
-    /// Whom.
+    /// The connection or direction, as a person reads it.
     pub who: String,
     /// What was found.
     pub verdict: &'a Verdict,
     /// What mends it.
     pub remedies: Vec<Remedy>,
-    /// Its course.
+    /// Course of the connection over time.
     pub course: Vec<course::Stretch>,
 }
 

@@ -33,7 +33,7 @@ impl Metric {
         })
     }
 
-    /// Its name among a route's metrics, and its value.
+    /// Name among a route's metrics, and the value.
     fn words(&self) -> [String; 2] {
         match self {
             Metric::InitialWindow(segments) => ["initcwnd".to_owned(), segments.to_string()],

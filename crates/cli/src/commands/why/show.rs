@@ -11,7 +11,7 @@ use longfat_why::{
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, fmt::Write as _};
 
-/// Of the JSON.
+/// Version of the JSON output.
 const SCHEMA_VERSION: u32 = 1;
 /// More connections than this are told by cause, and these one by one.
 const MANY: usize = 8;
@@ -19,7 +19,7 @@ const MANY: usize = 8;
 const WIDTH: usize = 80;
 /// Causes from this share of the time on are told.
 const TOLD: f64 = 0.02;
-/// Of a cause's time from which on a remedy is worth a word.
+/// Share of a cause's time from which on a remedy is worth a word.
 pub const WORTH_MENDING: f64 = 0.1;
 
 /// `rsync[4711] to 192.0.2.7:22`
@@ -32,7 +32,7 @@ pub fn who(connection: &Connection) -> String {
 
 /// What is told of one connection.
 pub struct Told<'a> {
-    /// Whom.
+    /// The connection, as a person reads it.
     pub who: String,
     /// What was found.
     pub verdict: &'a Verdict,
@@ -101,7 +101,7 @@ pub fn wrapped(text: &str, indent: &str) -> String {
 /// Connections with the same first cause.
 #[derive(Default)]
 pub struct Group {
-    /// How many.
+    /// Number of connections.
     pub connections: usize,
     /// Time under the cause, of all connections.
     pub time_us: u64,

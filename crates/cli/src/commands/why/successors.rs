@@ -65,7 +65,7 @@ impl<'a> Seen<'a> {
 
 /// More peers are not helped at once.
 const MOST: usize = 8;
-/// So many connections that have ended are enough for a stretch.
+/// Number of ended connections that are enough for a stretch.
 const ENOUGH: usize = 6;
 /// How soon a signal is answered.
 const NAP: Duration = Duration::from_millis(50);

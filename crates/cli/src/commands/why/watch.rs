@@ -18,7 +18,7 @@ use std::{
 
 /// Which connections.
 pub struct Chosen {
-    /// Where.
+    /// Network namespaces to look in.
     pub scope: Scope,
     /// By the filter.
     pub filter: Filter,
@@ -52,7 +52,7 @@ impl Watched {
         judge(&self.looks, &args.assumed())
     }
 
-    /// Its course since it was first seen.
+    /// Course of the connection since it was first seen.
     pub fn course(&self) -> Vec<Stretch> {
         let mut whole = self.before.clone();
         course::append(&mut whole, course::course(&self.looks));
@@ -66,7 +66,7 @@ impl Watched {
         }
     }
 
-    /// Of more looks than are kept, every other one goes: what is told of the time between two does not suffer.
+    /// Adds a look. When there are too many, every other one goes: the time between two still has its cause.
     fn add(&mut self, look: longfat_why::Look) {
         if self.looks.len() >= MOST_LOOKS {
             let mut number = 0;

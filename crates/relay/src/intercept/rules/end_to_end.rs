@@ -86,8 +86,8 @@ pub(super) fn unmark_line(plan: &RelayPlan, numbers: &Marks) -> String {
     first(plan).map(line).unwrap_or_default()
 }
 
-/// What is held: everything but another SYN, also when a socket is there already, behind whose back packets would come
-/// to it that their client sent later.
+/// Lines that hold every packet but another SYN, also when a socket is there already, behind whose back packets would
+/// come to it that their client sent later.
 pub(super) fn held_lines(plan: &RelayPlan, numbers: &Marks) -> String {
     let held = |rule| {
         let lines = FAMILIES.map(|(family, _)| {

@@ -21,9 +21,9 @@ use std::{
 
 /// How often a connection is looked at whose bytes wait, or whose rate is not known.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// The same while little waits.
+/// Time between looks while little waits.
 const CALM_EVERY: Duration = Duration::from_millis(8);
-/// The same where nothing needs to be set: full buffers would take the target.
+/// Time between looks where nothing needs to be set: full buffers would take the target.
 const FAST_EVERY: Duration = Duration::from_millis(16);
 /// What does not move is looked at half as often each time, and then no more.
 const REST_EVERY: Duration = Duration::from_millis(64);
@@ -136,7 +136,7 @@ struct Look {
     without_window: Duration,
     /// Absent while its sockets are as the plan says.
     set: Option<Set>,
-    /// Its inbound leg as it is when nothing is set, and what may wait unsent on the other.
+    /// Size of the inbound leg's buffer when nothing is set, and what may wait unsent on the other.
     buffer_bytes: u64,
     unsent_bytes: u32,
     /// What its receive buffer may grow to while nothing is set, and what it was given then.
@@ -429,7 +429,7 @@ mod tests {
         assert_eq!(bytes(&plan.within_memory(), 10_000), 2 << 20, "whoever bounds memory has said how much");
     }
 
-    /// It would be promised in turn: 2 MB stood in a relay 10 ms after its sender began.
+    /// A buffer that grew would be promised in turn: 2 MB stood in a relay 10 ms after its sender began.
     #[test]
     fn a_buffer_does_not_grow_for_what_was_promised_within_it() {
         assert_eq!(buffer_bytes(64_000, 236_000, false, 131_072), 131_072);

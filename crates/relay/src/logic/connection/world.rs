@@ -35,7 +35,7 @@ pub enum Step {
     Room(Side, usize),
     Fin(Side),
     Reset(Side),
-    /// The same, of which no event tells yet: who writes finds out.
+    /// A side is reset, of which no event tells yet: whoever writes finds out.
     ResetUntold(Side),
     /// The server answers.
     Connect,

@@ -39,7 +39,7 @@ impl AsFd for Server {
     }
 }
 
-/// Who asks.
+/// A client of the metrics.
 struct Asker {
     stream: TcpStream,
     deadline: Instant,
@@ -188,7 +188,7 @@ impl Asker {
     }
 }
 
-/// What is answered to the bytes so far; nothing while there is more to come.
+/// Response to the bytes so far; nothing while there is more to come.
 fn response_to(bytes: &[u8], render: &dyn Fn(Format) -> String) -> Option<String> {
     match parse(bytes) {
         Request::Metrics { format, body } => {

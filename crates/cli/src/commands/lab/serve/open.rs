@@ -44,11 +44,11 @@ struct Entry {
 /// How far a connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Its request is not whole.
+    /// The request is not whole.
     Asking,
-    /// Its answer is not begun.
+    /// The answer is not begun.
     Waiting,
-    /// Its answer is made, or was made and has so many bytes.
+    /// The answer is being made, or was made and has so many bytes.
     Answered { bytes: usize },
 }
 
@@ -65,9 +65,9 @@ pub struct Turn<'a>(&'a Open);
 /// Why a connection has no turn.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NoTurn {
-    /// It was closed to make room.
+    /// The connection was closed to make room.
     Closed,
-    /// Others took all the time.
+    /// Other connections took all the time.
     Late,
 }
 
@@ -101,7 +101,7 @@ impl Open {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its thread sees the end.
+    /// Closes a connection, whose thread sees the end.
     fn close(&self, state: &mut State, number: u64) {
         if let Some(entry) = state.connections.remove(&number) {
             let _ = entry.stream.shutdown(Shutdown::Both);
@@ -124,7 +124,7 @@ impl State {
         found.map_or((0, Instant::now()), |(number, entry)| (*number, entry.since))
     }
 
-    /// Of those that wait, the connection whose answer is made next.
+    /// The waiting connection whose answer is made next.
     fn first_in_line(&self) -> Option<u64> {
         let waiting = self.connections.iter().filter(|(_, entry)| entry.stage == Stage::Waiting);
         waiting.min_by_key(|(number, entry)| (self.count(entry.client), **number)).map(|(number, _)| *number)

@@ -28,7 +28,7 @@ pub struct Traced {
     pub acks: u64,
     /// Segments sent again.
     pub retransmitted_segments: u32,
-    /// Timeouts.
+    /// Number of retransmission timeouts.
     pub timeouts: u64,
     cc: String,
     snd_una: u32,

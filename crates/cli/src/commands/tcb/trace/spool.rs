@@ -37,7 +37,7 @@ pub struct Story {
     pub end_us: i64,
     /// Records that found no room.
     pub lost: u64,
-    /// It came to its end: all it recorded is there.
+    /// Whether the recording came to its end: all of it is there.
     pub is_whole: bool,
     meant: HashSet<u64>,
 }

@@ -60,7 +60,7 @@ pub struct Model {
 /// Whether to go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// On.
+    /// Go on.
     On,
     /// The person has seen enough.
     Quit,
@@ -135,7 +135,7 @@ impl Model {
         self.rows.get(self.selected_row())
     }
 
-    /// Its points.
+    /// Points of the chosen connection over time.
     pub fn points(&self) -> Vec<Point> {
         let points = self.selected().and_then(|one| self.history.get(&one.cookie));
         points.map(|points| points.iter().copied().collect()).unwrap_or_default()
