@@ -4,6 +4,7 @@
 mod capture_bed;
 
 use capture_bed::{Bed, analyzed, ended, json, longfat, number, signal};
+use longfat_host::facts;
 use serde_json::Value;
 use std::{net::UdpSocket, path::Path, time::Duration};
 
@@ -46,7 +47,7 @@ fn a_transfer_is_captured_until_ctrl_c_and_the_analysis_finds_all_of_it() {
 }
 
 #[test]
-fn what_goes_through_the_loopback_is_captured_once_and_nothing_of_it_was_sent_again() {
+fn what_goes_through_the_loopback_is_captured_once_and_was_sent_again_as_often_as_the_kernel_says() {
     let bed = Bed::new("lo");
     bed.near.ip(&["link", "set", "lo", "up"]).unwrap();
     let file = bed.file("lo.pcapng");
@@ -60,7 +61,10 @@ fn what_goes_through_the_loopback_is_captured_once_and_nothing_of_it_was_sent_ag
     let directions = analysis["flows"][0]["directions"].as_array().unwrap();
     let of = |name: &str| directions.iter().map(|one| number(&one[name])).collect::<Vec<u64>>();
     assert_eq!(of("unique_bytes"), [1_000_000, 1]);
-    assert_eq!((of("resent_segments"), of("timeouts")), (vec![0, 0], vec![0, 0]), "{analysis}");
+    assert_eq!(of("duplicate_packets"), [0, 0], "{analysis}");
+    // A sender that changes the processor may overtake itself, and the kernel then sends again.
+    let resent_segments = bed.near.run(facts::counters).unwrap()["TcpRetransSegs"] as u64;
+    assert_eq!(of("resent_segments").iter().sum::<u64>(), resent_segments, "{analysis}");
 }
 
 #[test]
