@@ -4,11 +4,11 @@ use crate::{
     child::{self, Child, ChildError},
     conductor::{Ending, Status},
     network::Network,
-    plan::{FollowPlan, Plan},
+    plan::{FollowPlan, Plan, need},
     process::{self, Process, Role},
     programs::{self, FollowFiles},
 };
-use longfat_host::{Namespace, facts::CpuTimes, monotonic_us, own};
+use longfat_host::{Namespace, facts::CpuTimes, go_first, monotonic_us, own};
 use longfat_kernel::first_timeout::FirstTimeout;
 use longfat_mobility::Key;
 use longfat_schema::{
@@ -198,6 +198,12 @@ impl<'a> Part<'a> {
             timeout.enter(&mut command)?;
         }
         command.args(arguments);
+        if matches!(self.ground, Ground::Network { .. })
+            && process.goes_first()
+            && need::is_bounded(&self.plan)
+        {
+            go_first(&mut command);
+        }
         Ok(Some(Child::start(command, role, &log)?))
     }
 

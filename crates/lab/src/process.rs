@@ -3,6 +3,7 @@
 use crate::{
     plan::{CablePlan, FlowPlan, FollowPlan, Plan, RelayPlan},
     programs,
+    spec::Protocol,
 };
 use std::{collections::BTreeSet, fmt};
 
@@ -109,6 +110,16 @@ impl<'a> Process<'a> {
         }
     }
 
+    /// Whether it stands for a host that answers when something comes, and not whenever this machine has time: it goes
+    /// before what is no part of the run. Senders of datagrams spin, and would keep the others from a processor.
+    pub fn goes_first(self) -> bool {
+        match self {
+            Process::Relay(_) | Process::Receiver { .. } => true,
+            Process::Sender(flow) => flow.protocol == Protocol::Tcp,
+            Process::Link(_) | Process::Announcer(_) | Process::Follower { .. } => false,
+        }
+    }
+
     /// Whether it waits to be told that the flows begin: its link changes over time.
     pub fn has_schedule(self, plan: &Plan) -> bool {
         let changes =
@@ -183,6 +194,18 @@ mod tests {
         assert_eq!(shown(sending(&plan)), ["sender of flow 'measured' @ Some(\"a\")"]);
         assert_eq!(late(&plan).count(), 0);
         assert!(!serving(&plan).iter().any(|process| process.has_schedule(&plan)));
+    }
+
+    #[test]
+    fn hosts_that_answer_go_first_and_drivers_followers_and_senders_of_datagrams_do_not() {
+        let mut plan = plan("[follows.move]\nrouter = \"r\"\nlink = \"path\"\nnodes = [\"a\"]\n");
+        let first = |plan: &Plan| {
+            let all = serving(plan).into_iter().chain(sending(plan)).filter(|process| process.goes_first());
+            all.map(|process| process.role().file()).collect::<Vec<_>>()
+        };
+        assert_eq!(first(&plan), ["relay-pep", "receiver-b", "sender-measured"]);
+        plan.flows[0].protocol = Protocol::Udp;
+        assert_eq!(first(&plan), ["relay-pep", "receiver-b"]);
     }
 
     #[test]

@@ -143,7 +143,12 @@ pub struct EndpointPlan {
     pub pacing: bool,
     /// Full segments per acknowledgement it sends; Linux has 2.
     pub ack_every: u32,
+    /// How long it delays an acknowledgement; Linux has 40 ms (TCP_DELACK_MIN).
+    pub ack_delay_ns: u64,
 }
+
+/// Delay of an acknowledgement (TCP_DELACK_MIN).
+const ACK_DELAY_NS: u64 = 40_000_000;
 
 /// A send buffer, in bytes of payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -226,6 +231,7 @@ impl Default for EndpointPlan {
             ecn: false,
             pacing: false,
             ack_every: 2,
+            ack_delay_ns: ACK_DELAY_NS,
         }
     }
 }

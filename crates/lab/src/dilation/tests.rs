@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    plan::{plans, tests_support::SMALL},
+    plan::{need, plans, tests_support::SMALL},
     spec::{Experiment, SpecError, overlay::Value},
 };
 use longfat_link::plan::{DirectionPlan, DisciplinePlan};
@@ -143,4 +143,18 @@ fn who_reads_the_figures_is_told_what_slowed_down_less() {
     let slow = with(SHORT_QUEUE, &[times(4), ("links.path.rate", Value::String("1Mbit".into()))]).unwrap();
     assert!(remarks(&slow, slow.dilation)[1].contains("link 'path'"));
     assert!(remarks(&plan, Dilation::NONE).is_empty());
+}
+
+#[test]
+fn the_programs_of_a_run_go_first_only_where_its_links_bound_what_they_send() {
+    let bounded =
+        |overrides: &[(&str, Value)]| need::is_bounded(&slowed(&with(SHORT_QUEUE, overrides).unwrap()));
+    let rate = |text: &str| ("links.path.rate", Value::String(text.to_owned()));
+    assert!(bounded(&[rate("100Mbit")]));
+    assert!(!bounded(&[rate("1Gbit")]), "125,000 packets per second");
+    assert!(bounded(&[rate("1Gbit"), times(4)]), "a quarter of that");
+    assert!(!need::is_bounded(
+        &with(SMALL, &[("links.path.rate", Value::String("unlimited".into()))]).unwrap()
+    ));
+    assert!(need::is_bounded(&with(SMALL, &[]).unwrap()));
 }

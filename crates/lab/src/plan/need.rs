@@ -39,6 +39,22 @@ pub fn least(plan: &Plan) -> Need {
     }
 }
 
+/// Whether what a run sends is bounded by its links, so that its programs leave processors to others: every flow
+/// passes an emulated link with a rate, and the machine carries the packets of all links. Of a plan as it is carried
+/// out: slowed, where it is to be.
+pub(crate) fn is_bounded(plan: &Plan) -> bool {
+    let topology = Topology::of_plan(plan);
+    let has_rate = |link: &str| {
+        let cable = plan.links.iter().find(|cable| cable.name == link);
+        let path = cable.and_then(|cable| cable.path.as_ref());
+        path.is_some_and(|path| path.forward.most_bps().is_some() && path.backward.most_bps().is_some())
+    };
+    let is_limited = |flow: &FlowPlan| {
+        topology.path(&flow.from, &flow.to).is_some_and(|path| path.iter().any(|hop| has_rate(hop.link)))
+    };
+    plan.flows.iter().all(is_limited) && of_packets(plan).is_none_or(|(times, _)| times <= 1.0)
+}
+
 impl Need {
     /// Whether a run of that dilation is likely to be held up, with or without a mend.
     pub fn exceeds(&self, dilation: Dilation) -> bool {

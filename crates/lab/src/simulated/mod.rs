@@ -16,10 +16,11 @@ use crate::{
 use longfat_cc::{Algorithm, UnknownAlgorithm};
 use longfat_link::model::random::Random;
 use longfat_schema::{
+    own_time::Dilation,
     record::{Note, Record},
     run::Twin,
 };
-use longfat_sim::{HoldUp, ScenarioError};
+use longfat_sim::{HoldUp, Scenario, ScenarioError, Transport};
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},
@@ -118,17 +119,19 @@ fn algorithm(cc: &str) -> Result<Algorithm, SimulationError> {
 /// # Errors
 /// When it cannot be simulated, or was stopped.
 pub fn run(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result<Observed, SimulationError> {
-    run_held_up(plan, &[], tick, stop)
+    run_held_up(plan, Dilation::NONE, &[], tick, stop)
 }
 
-/// Runs a plan with hosts that are held up.
+/// Runs a plan with hosts that are held up, and with clocks that did not slow down in a run of that dilation.
 fn run_held_up(
     plan: &Plan,
+    dilation: Dilation,
     hold_ups: &[HeldUp],
     tick: &mut dyn FnMut(Tick),
     stop: &AtomicBool,
 ) -> Result<Observed, SimulationError> {
     let Translation { mut scenario, unmodelled } = translate(plan)?;
+    slow_but_for_the_kernels_clocks(&mut scenario, dilation);
     for node in &mut scenario.nodes {
         let mine = hold_ups.iter().filter(|held| held.host == node.name);
         let span = |held: &HeldUp| {
@@ -164,13 +167,26 @@ fn run_held_up(
     Ok(Observed { samples, duration_us, ..Observed::default() })
 }
 
+/// What does not slow down with a run is shorter in the experiment's time: an acknowledgement is delayed by 40 ms of
+/// the kernel's.
+fn slow_but_for_the_kernels_clocks(scenario: &mut Scenario, dilation: Dilation) {
+    let of_flows = scenario.flows.iter_mut().filter_map(|flow| match &mut flow.transport {
+        Transport::Tcp(tcp) => Some([&mut tcp.sender, &mut tcp.receiver]),
+        Transport::Udp(_) => None,
+    });
+    let of_relays = scenario.relays.iter_mut().map(|relay| [&mut relay.client_side, &mut relay.server_side]);
+    for end in of_flows.chain(of_relays).flatten() {
+        end.ack_delay_ns /= u64::from(dilation.times());
+    }
+}
+
 /// What the simulator makes of a plan that was carried out elsewhere; `None` when a person stopped it.
 pub fn twin(plan: &Plan, stop: &AtomicBool) -> Option<Twin> {
     twin_held_up(plan, &[], stop)
 }
 
 fn twin_held_up(plan: &Plan, hold_ups: &[HeldUp], stop: &AtomicBool) -> Option<Twin> {
-    match run_held_up(plan, hold_ups, &mut |_| {}, stop) {
+    match run_held_up(plan, plan.dilation, hold_ups, &mut |_| {}, stop) {
         Ok(mut observed) => {
             record_free(plan, &mut observed.samples);
             let warnings = observed.samples.note.iter().filter(|note| note.level == "warning");

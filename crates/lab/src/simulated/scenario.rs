@@ -255,7 +255,7 @@ impl Translator<'_> {
             ecn: host.ecn(opens)?,
             pacing: false,
             window_bytes: None,
-            ack_every: sim::EndpointPlan::default().ack_every,
+            ..sim::EndpointPlan::default()
         })
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     spec::{Experiment, overlay::parse_assignment},
 };
 use longfat_schema::run::{Metric, Ranges, RunStatus};
-use longfat_sim::{EndpointPlan, ReceiveBuffer, Scenario, SendBuffer, TcpPlan, Transport};
+use longfat_sim::{EndpointPlan, ReceiveBuffer, SendBuffer, TcpPlan};
 
 const CONVERSION: &str = include_str!("../../../../experiments/conversion.toml");
 
@@ -76,7 +76,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
         sack: true,
         ecn: false,
         pacing: false,
-        ack_every: 2,
+        ..EndpointPlan::default()
     };
     let auto = SendBuffer::Auto(32 << 20);
     let auto_receive = ReceiveBuffer::Auto { first_bytes: 64 << 10, most_bytes: 16 << 20 };
@@ -319,8 +319,8 @@ const SHORT_QUEUE: &str = "name = \"short\"\nwarmup = \"2s\"\nduration = \"10s\"
     queue = { limit = \"64KB\" }\n[flows.f]\nfrom = \"a\"\nto = \"b\"\ncc = \"lf_reno\"\n";
 
 /// Hold-ups of one length, of either host in turn, at times that are drawn.
-fn hold_ups(count: u64, length_us: i64) -> Vec<HeldUp> {
-    let mut random = Random::new(7, 0);
+fn hold_ups(seed: u64, count: u64, length_us: i64) -> Vec<HeldUp> {
+    let mut random = Random::new(seed, 0);
     let mut one = |number: u64| {
         let from_us = random.up_to(12_000_000) as i64;
         let host = if number.is_multiple_of(2) { "a" } else { "b" };
@@ -342,7 +342,7 @@ fn judged(
     known: &[HeldUp],
 ) -> (f64, Option<(RunStatus, String)>, Twin) {
     let stop = AtomicBool::new(false);
-    let observed = run_held_up(made, hold_ups, &mut |_| {}, &stop).unwrap();
+    let observed = run_held_up(made, Dilation::NONE, hold_ups, &mut |_| {}, &stop).unwrap();
     let figures = metrics(made, &observed.samples, None);
     let mut own = twin(plan, &stop).unwrap();
     let others = (twins_by_chance(plan, &stop), known, twins_held_up(plan, known, &stop));
@@ -358,12 +358,12 @@ fn two_of_three(hold_ups: &[HeldUp]) -> Vec<HeldUp> {
 #[test]
 fn a_run_that_short_hold_ups_decided_is_their_doing_and_not_unexplained() {
     let plan = plan(SHORT_QUEUE, "default", &[]);
-    let held = hold_ups(40, 2_400);
+    let held = hold_ups(5, 40, 3_000);
     let known = two_of_three(&held);
     let (goodput, found, twin) = judged(&plan, &plan, &held, &known);
     let (status, reason) = found.unwrap();
     assert_eq!(status, RunStatus::Invalid, "{reason}");
-    assert!(reason.contains(" with the machine's 27 hold-ups of up to 2.4 ms"), "{reason}");
+    assert!(reason.contains(" with the machine's 27 hold-ups of up to 3.0 ms"), "{reason}");
     let range = |ranges: &Option<Ranges>| ranges.as_ref().unwrap().range("goodput_bps", "f").unwrap();
     let [least, greatest] = range(&twin.held_up);
     assert!((0.9 * least..=1.1 * greatest).contains(&goodput), "{least} to {greatest}: {goodput}");
@@ -374,7 +374,7 @@ fn a_run_that_short_hold_ups_decided_is_their_doing_and_not_unexplained() {
 #[test]
 fn hold_ups_excuse_neither_another_queue_nor_another_congestion_control() {
     let plan = plan(SHORT_QUEUE, "default", &[]);
-    let held = hold_ups(40, 2_400);
+    let held = hold_ups(7, 40, 2_400);
     for change in [
         "links.path.queue.limit=\"256KB\"",
         "links.path.queue.limit=\"16KB\"",
@@ -399,7 +399,7 @@ fn hold_ups_that_a_path_does_not_feel_change_nothing_of_its_twins() {
         let plan = plan(SHORT_QUEUE, "default", change);
         let stop = AtomicBool::new(false);
         let free = goodput_bps(&twin(&plan, &stop).unwrap().metrics);
-        for held in twins_held_up(&plan, &hold_ups(60, 2_400), &stop) {
+        for held in twins_held_up(&plan, &hold_ups(7, 60, 2_400), &stop) {
             let ratio = goodput_bps(&held.metrics) / free;
             assert!((0.99..=1.01).contains(&ratio), "{change:?}: {ratio}");
         }
@@ -415,7 +415,7 @@ fn hold_ups_of_two_round_trips_make_a_queue_of_many_drop_no_more() {
     let dropped = |twin: &Twin| twin.metric("dropped_packets", "path/forward").unwrap();
     let free = twin(&plan, &stop).unwrap();
     assert!(dropped(&free) > 50.0, "{}", dropped(&free));
-    for held in twins_held_up(&plan, &hold_ups(2_000, 800), &stop).take(4) {
+    for held in twins_held_up(&plan, &hold_ups(7, 2_000, 800), &stop).take(4) {
         let ratio = dropped(&held) / dropped(&free);
         assert!((0.8..=1.2).contains(&ratio), "{ratio} of {}", dropped(&free));
     }
@@ -424,7 +424,7 @@ fn hold_ups_of_two_round_trips_make_a_queue_of_many_drop_no_more() {
 #[test]
 fn thousands_of_short_hold_ups_excuse_them_no_more() {
     let plan = plan(SHORT_QUEUE, "default", &[]);
-    let held = hold_ups(2_000, 400);
+    let held = hold_ups(7, 2_000, 400);
     for change in
         ["links.path.queue.limit=\"256KB\"", "flows.f.cc=\"lf_scalable\"", "flows.f.cc=\"lf_vegas\""]
     {
@@ -452,4 +452,17 @@ fn hold_ups_come_at_other_times_as_long_and_as_often_and_first_at_their_own() {
     let lengths_us = (0..20).map(|seed| 3_000 - at_another_time(&plan, &vague, 0, seed)[0].from_us);
     assert!(lengths_us.clone().all(|us| (2_000..=2_500).contains(&us)) && lengths_us.max() > Some(2_300));
     assert_eq!(twins_held_up(&plan, &[], &AtomicBool::new(false)).count(), 0);
+}
+
+#[test]
+fn acknowledgements_of_a_slowed_runs_twin_are_delayed_as_long_as_that_runs_kernel_delays_them() {
+    let mut scenario = scenario(CONVERSION, "reno-relayed", &[]);
+    let delays_ms = |scenario: &Scenario| {
+        let TcpPlan { sender, receiver, .. } = tcp(scenario, "measured");
+        let longfat_sim::RelayPlan { client_side, server_side, .. } = &scenario.relays[0];
+        [sender, receiver, client_side, server_side].map(|end| end.ack_delay_ns / 1_000_000)
+    };
+    assert_eq!(delays_ms(&scenario), [40; 4]);
+    slow_but_for_the_kernels_clocks(&mut scenario, Dilation::new(4).unwrap());
+    assert_eq!(delays_ms(&scenario), [10; 4]);
 }

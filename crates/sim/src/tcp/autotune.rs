@@ -47,10 +47,11 @@ impl Autotune {
         }
     }
 
-    /// A segment came: `room_bytes` are free in the buffer.
-    pub fn arrived(&mut self, payload_bytes: u64, room_bytes: u64) {
+    /// A segment came: `room_bytes` are free in the buffer. Whether the window opened.
+    pub fn arrived(&mut self, payload_bytes: u64, room_bytes: u64) -> bool {
         let room_bytes = room_bytes.saturating_sub(self.threshold_bytes);
         self.threshold_bytes += room_bytes.min(2 * payload_bytes.max(self.mss_bytes));
+        room_bytes > 0
     }
 
     /// The application has read up to a position of the stream, and so many bytes wait: the size of the buffer, if it

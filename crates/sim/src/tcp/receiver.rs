@@ -10,8 +10,6 @@ use crate::{
 };
 use std::collections::VecDeque;
 
-/// Delay of an acknowledgement (TCP_DELACK_MIN).
-const DELAY_NS: u64 = 40_000_000;
 /// Segments acknowledged one by one at the start (TCP_MAX_QUICKACKS).
 const QUICK_ACKS: u32 = 16;
 /// Duplicate acknowledgements sent before they are compressed (tcp_ack_send: dup_ack_counter).
@@ -43,6 +41,7 @@ pub struct Receiver {
     with_sack: bool,
     /// Full segments per acknowledgement.
     ack_every: u64,
+    ack_delay_ns: u64,
     held: Ranges,
     held_bytes: u64,
     fresh: Vec<(u64, u64)>,
@@ -86,6 +85,7 @@ impl Receiver {
             mss_bytes: u64::from(mss_bytes),
             with_sack: plan.sack,
             ack_every: u64::from(plan.ack_every.max(1)),
+            ack_delay_ns: plan.ack_delay_ns,
             held: Ranges::default(),
             held_bytes: 0,
             fresh: Vec::new(),
@@ -175,10 +175,12 @@ impl Receiver {
         }
     }
 
+    /// While the window opens each segment is acknowledged (tcp_grow_window: `quick |= 1`).
     fn open_window(&mut self, segment: &Segment) {
         let room_bytes = self.room_bytes();
-        if let Some(autotune) = &mut self.autotune {
-            autotune.arrived(segment.payload_bytes.into(), room_bytes);
+        let opened = |autotune: &mut Autotune| autotune.arrived(segment.payload_bytes.into(), room_bytes);
+        if self.autotune.as_mut().is_some_and(opened) {
+            self.quick |= 1;
         }
     }
 
@@ -238,7 +240,7 @@ impl Receiver {
         if self.owes_ack() && is_open || self.quick > 0 {
             self.ack_now = true;
         } else if self.delay_at_ns == NEVER {
-            self.delay_at_ns = now_ns + DELAY_NS;
+            self.delay_at_ns = now_ns + self.ack_delay_ns;
         }
     }
 
@@ -370,6 +372,7 @@ mod tests {
 
     /// Acknowledgements of so many segments that arrive in order and are read at once.
     fn acks_of(receiver: &mut Receiver, segments: u64) -> usize {
+        let from = receiver.next;
         let is_acked = |number: &u64| {
             let bytes = receiver.on_data(&data(*number), 0, 1000);
             receiver.read(bytes, 0);
@@ -379,7 +382,7 @@ mod tests {
             }
             wants
         };
-        (0..segments).filter(is_acked).count()
+        (from..from + segments).filter(is_acked).count()
     }
 
     #[test]
@@ -399,7 +402,21 @@ mod tests {
         let mut receiver = receiver(1_000_000, 2);
         assert_eq!(acks_of(&mut receiver, 40), 16 + 12);
         receiver.on_data(&data(40), 7, 1000);
-        assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
+        assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + 40_000_000));
+    }
+
+    /// Linux's tcp_grow_window asks for an acknowledgement of each segment by which the window opens.
+    #[test]
+    fn while_the_window_opens_each_segment_is_acknowledged() {
+        let receive_buffer = ReceiveBuffer::Auto { first_bytes: 20_000, most_bytes: 20_000 };
+        let mut receiver = Receiver::new(&EndpointPlan { receive_buffer, ..EndpointPlan::default() }, 100);
+        if let Some(autotune) = &mut receiver.autotune {
+            *autotune = Autotune::new(10_000, 20_000, 100);
+        }
+        // 16 at first, and fifty segments open the window by 10,000 bytes.
+        assert_eq!(acks_of(&mut receiver, 50), 50);
+        assert_eq!(acks_of(&mut receiver, 16), 16);
+        assert_eq!(acks_of(&mut receiver, 40), 20);
     }
 
     #[test]
@@ -416,7 +433,7 @@ mod tests {
             ack_of(&mut receiver);
         }
         let _ = [16, 17, 18].map(|number| receiver.on_data(&data(number), 7, 1000));
-        assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + DELAY_NS));
+        assert!(!receiver.wants_ack(7) && receiver.wants_ack(7 + 40_000_000));
         receiver.read(100, 0);
         assert!(receiver.wants_ack(7));
     }
