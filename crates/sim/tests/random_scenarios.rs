@@ -25,6 +25,7 @@ fn endpoint() -> impl Strategy<Value = EndpointPlan> {
             ecn: on[2],
             pacing: on[3],
             ack_every,
+            ..EndpointPlan::default()
         },
     )
 }
