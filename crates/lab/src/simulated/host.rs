@@ -31,8 +31,11 @@ const GIVEN: [&str; 7] = [
 /// How segments reach a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
-    /// One by one, from an emulated path.
-    Packets,
+    /// One by one, from an emulated path, in packets of this size at most.
+    Packets {
+        /// Largest IP packet.
+        mtu_bytes: u32,
+    },
     /// Several at once, over plain cables only.
     Bundles,
 }
@@ -40,6 +43,27 @@ pub enum Arrivals {
 /// One host's TCP parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct HostParameters<'a>(pub &'a HostPlan);
+
+/// IPv4 and TCP with timestamps.
+const HEADER_BYTES: u64 = 52;
+/// Ethernet, and the room that a packet socket leaves before it.
+const LINK_BYTES: u64 = 48;
+/// What the kernel keeps of a packet beside its bytes: behind them (skb_shared_info), and apart (sk_buff).
+const KEPT_BYTES: [u64; 2] = [320, 256];
+const PAGE_BYTES: u64 = 4096;
+
+/// Payload of a full segment in 256ths of the memory that its packet takes, as the link's driver hands it over: its
+/// bytes in one piece of a power of two, or from a page on in pages.
+fn in_256ths(mtu_bytes: u32) -> u64 {
+    let [behind, apart] = KEPT_BYTES;
+    let (mtu, link) = (u64::from(mtu_bytes), LINK_BYTES);
+    let memory = if mtu + link < PAGE_BYTES {
+        (mtu + link + behind).next_power_of_two() + apart
+    } else {
+        mtu.next_multiple_of(PAGE_BYTES) + (link + behind).next_power_of_two() + apart
+    };
+    mtu.saturating_sub(HEADER_BYTES) * 256 / memory
+}
 
 impl<'a> HostParameters<'a> {
     fn text(&self, key: &str, default: &'static str) -> &str {
@@ -67,8 +91,8 @@ impl<'a> HostParameters<'a> {
     }
 
     /// Payload of a receive buffer. The kernel counts its bookkeeping, too, and learns from what arrives how much that
-    /// is (scaling_ratio): packets that passed an emulated path fill half with it or little less (measured: 0.52 to
-    /// 0.63 is window); those that a plain cable brought come in bundles, with next to none (0.94).
+    /// is (scaling_ratio): packets that passed an emulated path stand each in memory of their own ([`in_256ths`]); those
+    /// that a plain cable brought come in bundles, with next to none (measured: 0.94 is window).
     ///
     /// One of a fixed size stays so; the others grow with what is read.
     pub fn receive_buffer(
@@ -78,7 +102,7 @@ impl<'a> HostParameters<'a> {
     ) -> Result<ReceiveBuffer, SimulationError> {
         let payload = |counted: u64| {
             let payload = match arrivals {
-                Arrivals::Packets => counted / 2,
+                Arrivals::Packets { mtu_bytes } => counted * in_256ths(mtu_bytes) / 256,
                 Arrivals::Bundles => counted - counted / 16,
             };
             payload.min(u64::from(u32::MAX))
@@ -138,5 +162,20 @@ impl<'a> HostParameters<'a> {
             .iter()
             .filter(|(key, _)| !MODELLED.contains(&key.as_str()) && !GIVEN.contains(&key.as_str()));
         unknown.map(|(key, value)| format!("{key} = {value}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Linux 6.18 had 124,528, 94,600 and 125,272 bytes in flight at MTUs of 1500, 4352 and 9000 (emulated, whole segments)
+    /// where 200,000 bytes bound its receive buffer.
+    #[test]
+    fn five_eighths_of_a_buffer_are_window_where_packets_of_ethernet_come_one_by_one() {
+        assert_eq!(
+            [1500, 4352, 9000].map(|mtu_bytes| 200_000 * in_256ths(mtu_bytes) / 256),
+            [125_000, 95_312, 136_718]
+        );
     }
 }

@@ -148,11 +148,16 @@ impl Translator<'_> {
         self.plan.links.iter().filter(on_path).map(|cable| cable.mtu_bytes).min().unwrap_or(1500)
     }
 
+    fn packets(&self) -> Arrivals {
+        let mtu_bytes = self.plan.links.iter().map(|cable| cable.mtu_bytes).min().unwrap_or(1500);
+        Arrivals::Packets { mtu_bytes }
+    }
+
     /// How segments arrive that came by these links.
     fn arrivals<'b>(&self, mut links: impl Iterator<Item = &'b str>) -> Arrivals {
         let is_plain =
             |name: &str| self.plan.links.iter().any(|cable| cable.name == name && cable.path.is_none());
-        if links.all(is_plain) { Arrivals::Bundles } else { Arrivals::Packets }
+        if links.all(is_plain) { Arrivals::Bundles } else { self.packets() }
     }
 
     fn tcp(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<sim::TcpPlan, SimulationError> {
@@ -215,7 +220,7 @@ impl Translator<'_> {
         let from_client = self.arrivals(relay.intercept.iter().map(String::as_str));
         let leg = |cc: &str, buffer_bytes: Option<u64>, defaults: &LegPlan, opens: bool| {
             let buffer_bytes = buffer_bytes.unwrap_or(defaults.buffer_bytes);
-            let arrivals = if opens { Arrivals::Packets } else { from_client };
+            let arrivals = if opens { self.packets() } else { from_client };
             Ok::<_, SimulationError>(sim::EndpointPlan {
                 send_buffer: sim::SendBuffer::Fixed(buffer_bytes),
                 unsent_limit_bytes: Some(defaults.notsent_lowat_bytes.into()),
@@ -250,7 +255,7 @@ impl Translator<'_> {
             settings: settings.collect(),
             send_buffer: host.send_buffer(None)?,
             unsent_limit_bytes: host.unsent_limit_bytes()?,
-            receive_buffer: host.receive_buffer(None, Arrivals::Packets)?,
+            receive_buffer: host.receive_buffer(None, self.packets())?,
             sack: host.sack()?,
             ecn: host.ecn(opens)?,
             pacing: false,

@@ -79,7 +79,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
         ..EndpointPlan::default()
     };
     let auto = SendBuffer::Auto(32 << 20);
-    let auto_receive = ReceiveBuffer::Auto { first_bytes: 64 << 10, most_bytes: 16 << 20 };
+    let auto_receive = ReceiveBuffer::Auto { first_bytes: 80 << 10, most_bytes: 20 << 20 };
     let measured = tcp(&scenario, "measured");
     let expected = TcpPlan {
         mtu_bytes: 1500,
@@ -101,7 +101,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
     assert_eq!(relay.client_side, EndpointPlan { ecn: true, ..lan_side });
     // The kernel's reno has no tunables; ours has, and all of them are said.
     let settings = vec!["max_ssthresh_segments=50".to_owned()];
-    let wan_side = end("highspeed", SendBuffer::Fixed(16 << 20), 256 << 10, ReceiveBuffer::Fixed(8 << 20));
+    let wan_side = end("highspeed", SendBuffer::Fixed(16 << 20), 256 << 10, ReceiveBuffer::Fixed(10 << 20));
     assert_eq!(relay.server_side, EndpointPlan { settings, ..wan_side });
     assert_eq!((relay.node, relay.buffer_bytes), (2, 256 << 10));
 }
@@ -120,7 +120,7 @@ fn sysctls_become_capabilities_and_buffers_of_both_ends() {
     assert_eq!(*relay, None);
     assert!(!sender.sack && !receiver.sack && sender.ecn && receiver.ecn);
     assert_eq!(sender.send_buffer, SendBuffer::Fixed(400_000));
-    assert_eq!(receiver.receive_buffer, ReceiveBuffer::Fixed(150_000));
+    assert_eq!(receiver.receive_buffer, ReceiveBuffer::Fixed(187_500));
     let background = scenario.flows.iter().find(|flow| flow.name == "background").unwrap();
     assert_eq!(background.rate_bps, Some(5_000_000), "the plan's rate is that of all ten streams");
 }
@@ -425,8 +425,7 @@ fn hold_ups_of_two_round_trips_make_a_queue_of_many_drop_no_more() {
 fn thousands_of_short_hold_ups_excuse_them_no_more() {
     let plan = plan(SHORT_QUEUE, "default", &[]);
     let held = hold_ups(7, 2_000, 400);
-    for change in
-        ["links.path.queue.limit=\"256KB\"", "flows.f.cc=\"lf_scalable\"", "flows.f.cc=\"lf_vegas\""]
+    for change in ["links.path.queue.limit=\"256KB\"", "flows.f.cc=\"lf_scalable\"", "flows.f.cc=\"lf_bic\""]
     {
         let made = self::plan(SHORT_QUEUE, "default", &[change]);
         let (goodput, found, twin) = judged(&plan, &made, &held, &held);
