@@ -11,11 +11,12 @@
  *
  * Anybody can send a packet with the addresses and ports of others. So
  * - a time to live is never lowered: packets of a connection that left with too low a one would reach nobody;
- * - SYNs have a map of their own. What the relay carries has moved to another one, from which no flood of SYNs takes
- *   it.
+ * - a SYN gets no place in `recent` but a free one, else one of a map of SYNs. So no flood of SYNs takes the notes of
+ *   what the relay carries.
  *
  * Notes stand in arrays, each at one place of its own: a packet is told by one comparison, without hashing, and a
- * short connection comes and goes without touching a hash map. Who is displaced while it lives goes to `carried`.
+ * short connection comes and goes without touching another map. Who is displaced while it lives goes to `carried`. A
+ * place in `recent` knows whether others of its directions were ever put elsewhere: only then they are looked for.
  */
 #include "direction.h"
 
@@ -40,6 +41,14 @@ struct worn {
 /* Of noted.state. */
 #define IN_CARRIED 1 /* `carried` has it, too */
 #define OVER 2       /* the relay has sent its end: whoever needs the place takes it */
+#define BEGUN 4      /* a SYN has arrived, whoever sent it, and the relay has sent nothing since */
+
+/* Of noted.elsewhere. */
+#define SOME_CARRIED 1
+#define SOME_FRESH 2
+
+#define CACHE_LINE 64
+#define MMAPABLE (1 << 10) /* BPF_F_MMAPABLE: nobody maps it, but its values begin a page, and so a cache line each */
 
 /* A direction and its note. */
 struct noted {
@@ -47,20 +56,24 @@ struct noted {
 	struct worn worn;
 	__u32 state;
 	struct bpf_spin_lock lock; /* of writers; a reader may see two halves, once */
+	__u32 elsewhere;           /* in `recent`: where else directions may be that have this place. Never taken back */
 };
+_Static_assert(sizeof(struct noted) == CACHE_LINE, "a cache line");
 
-/* Of SYNs that have arrived, whoever sent them. */
+/* Of SYNs that have arrived and found no free place in `recent`. Sixteen of its places for each of those. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << FRESH_BITS);
+	__uint(map_flags, MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct noted);
 } fresh SEC(".maps");
 
-/* In which the relay has sent more than SYNs and resets. */
+/* In which the relay has sent more than SYNs and resets, or may soon. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << RECENT_BITS);
+	__uint(map_flags, MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct noted);
 } recent SEC(".maps");
@@ -132,14 +145,61 @@ static __always_inline void put(struct noted *at, const struct direction *d, con
 	bpf_spin_unlock(&at->lock);
 }
 
-/* Gives a place in `recent` to a direction, and another one to whoever was there and lives. */
+/* Whether nobody has a place who would miss it. */
+static __always_inline int is_free(const struct noted *at)
+{
+	return (at->state & OVER) || !at->direction.to_port;
+}
+
+/* From now on directions with this place in `recent` are looked for there, too. */
+static __always_inline void look_elsewhere(struct noted *recent, __u32 where)
+{
+	if (!(recent->elsewhere & where))
+		__sync_fetch_and_or(&recent->elsewhere, where);
+}
+
+static __always_inline void put_fresh(struct noted *recent, __u32 mixed, const struct direction *d,
+				      const struct worn *worn)
+{
+	struct noted *at = in_fresh(mixed), was;
+
+	if (!at)
+		return;
+	put(at, d, worn, BEGUN, &was);
+	look_elsewhere(recent, SOME_FRESH);
+}
+
+/* Gives a place in `recent` to a direction, and another one to whoever was there and may live. */
 static __always_inline void settle(struct noted *at, const struct direction *d, const struct worn *worn, __u32 state)
 {
 	struct noted was = {};
 
 	put(at, d, worn, state, &was);
-	if (!(was.state & (IN_CARRIED | OVER)) && was.direction.to_port)
-		bpf_map_update_elem(&carried, &was.direction, &was.worn, 0);
+	if ((was.state & (IN_CARRIED | OVER)) || !was.direction.to_port)
+		return;
+	if (was.state & BEGUN) {
+		put_fresh(at, mix_direction(&was.direction), &was.direction, &was.worn);
+		return;
+	}
+	bpf_map_update_elem(&carried, &was.direction, &was.worn, 0);
+	look_elsewhere(at, SOME_CARRIED);
+}
+
+/* What `carried` has of a direction that has this place in `recent`. */
+static __always_inline struct worn *in_carried(const struct noted *recent, const struct direction *d)
+{
+	return recent->elsewhere & SOME_CARRIED ? bpf_map_lookup_elem(&carried, d) : (struct worn *)0;
+}
+
+/* The note in `fresh` of a direction that has this place in `recent`. */
+static __always_inline struct noted *fresh_of(const struct noted *recent, __u32 mixed, const struct direction *d)
+{
+	struct noted *at;
+
+	if (!(recent->elsewhere & SOME_FRESH))
+		return 0;
+	at = in_fresh(mixed);
+	return at && is_of(at, d) ? at : (struct noted *)0;
 }
 
 static __always_inline int is_news(const struct worn *known, const struct worn *now)
@@ -167,16 +227,19 @@ static __always_inline void note_at(struct noted *at, const struct direction *d,
  * A SYN, or its answer, has arrived, or what comes before the relay has sent anything in that direction. With `begins`
  * any packet begins a note.
  */
-static __always_inline void see_fresh(__u32 mixed, const struct packet *p, const struct worn *now, int begins)
+static __always_inline void see_fresh(struct noted *recent, __u32 mixed, const struct packet *p,
+				      const struct worn *now, int begins)
 {
-	struct noted *at = in_fresh(mixed), was;
+	struct noted *at = fresh_of(recent, mixed, &p->direction), was;
 
-	if (!at)
-		return;
-	if (is_of(at, &p->direction))
+	if (at)
 		note_at(at, &p->direction, now);
-	else if (begins || (p->flags & SYN))
-		put(at, &p->direction, now, 0, &was);
+	else if (!begins && !(p->flags & SYN))
+		return;
+	else if (is_free(recent))
+		put(recent, &p->direction, now, BEGUN, &was);
+	else
+		put_fresh(recent, mixed, &p->direction, now);
 }
 
 static __always_inline void see_packet(struct __sk_buff *skb, int begins)
@@ -194,15 +257,17 @@ static __always_inline void see_packet(struct __sk_buff *skb, int begins)
 	if (!recent)
 		return;
 	if (is_of(recent, &p.direction)) {
+		if ((p.flags & SYN) && (recent->state & OVER))
+			recent->state = BEGUN | (recent->state & IN_CARRIED);
 		if (!is_news(&recent->worn, &now))
 			return;
 		note_at(recent, &p.direction, &now);
 		if (!(recent->state & IN_CARRIED))
 			return;
 	}
-	known = bpf_map_lookup_elem(&carried, &p.direction);
+	known = in_carried(recent, &p.direction);
 	if (!known) {
-		see_fresh(mixed, &p, &now, begins);
+		see_fresh(recent, mixed, &p, &now, begins);
 		return;
 	}
 	note(known, &now);
@@ -274,15 +339,17 @@ static __always_inline struct worn forwarded(const struct worn *known)
 static __always_inline __u32 ttl_of(const struct direction *d)
 {
 	__u32 mixed = mix_direction(d);
-	struct noted *at = in_recent(mixed);
+	struct noted *recent = in_recent(mixed), *at;
 	struct worn *known;
 
-	if (at && is_of(at, d))
+	if (!recent)
+		return 0;
+	if (is_of(recent, d))
+		return recent->worn.ttl;
+	at = fresh_of(recent, mixed, d);
+	if (at)
 		return at->worn.ttl;
-	at = in_fresh(mixed);
-	if (at && is_of(at, d))
-		return at->worn.ttl;
-	known = bpf_map_lookup_elem(&carried, d);
+	known = in_carried(recent, d);
 	return known ? known->ttl : 0;
 }
 
@@ -308,7 +375,7 @@ static __always_inline int guess(const struct packet *p, struct worn *worn)
  */
 static __always_inline struct worn known_of(const struct packet *p, __u32 mixed, struct noted *recent)
 {
-	struct worn *known = bpf_map_lookup_elem(&carried, &p->direction), worn = {};
+	struct worn *known = in_carried(recent, &p->direction), worn = {};
 	struct noted *begun;
 
 	if (known) {
@@ -316,12 +383,27 @@ static __always_inline struct worn known_of(const struct packet *p, __u32 mixed,
 		settle(recent, &p->direction, &worn, IN_CARRIED);
 		return worn;
 	}
-	begun = in_fresh(mixed);
-	if (begun && is_of(begun, &p->direction))
+	begun = fresh_of(recent, mixed, &p->direction);
+	if (begun)
 		worn = begun->worn;
 	if (!(p->flags & (SYN | RST)))
 		settle(recent, &p->direction, &worn, 0);
 	return worn;
+}
+
+/* The relay has sent a packet with these flags. A reset may be for nobody, and so may a SYN. */
+static __always_inline void live(struct noted *recent, __u8 flags)
+{
+	__u32 state = recent->state;
+
+	if (flags & SYN)
+		state &= ~OVER;
+	else if (!(flags & RST))
+		state &= ~BEGUN;
+	if (flags & (FIN | RST))
+		state |= OVER;
+	if (state != recent->state)
+		recent->state = state;
 }
 
 /* What a packet of the relay's is to wear, which is known of nearly every one; 0 if it is not. */
@@ -335,10 +417,7 @@ static __always_inline int dress(const struct packet *p, struct worn *worn)
 		return 0;
 	if (is_of(recent, &p->direction)) {
 		known = recent->worn;
-		if (p->flags & (FIN | RST))
-			recent->state |= OVER;
-		else if (p->flags & SYN)
-			recent->state &= ~OVER;
+		live(recent, p->flags);
 	} else {
 		known = known_of(p, mixed, recent);
 	}

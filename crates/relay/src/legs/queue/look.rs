@@ -27,6 +27,10 @@ const CALM_EVERY: Duration = Duration::from_millis(8);
 const FAST_EVERY: Duration = Duration::from_millis(16);
 /// What does not move is looked at half as often each time, and then no more.
 const REST_EVERY: Duration = Duration::from_millis(64);
+/// A path from the sender on which next to nothing is under way: this part of a target is longer than its round trip.
+const NEAR_PART: u32 = 32;
+/// A receive buffer of fewer bytes is filled by single bundles of segments: too coarse to keep a queue short alone.
+const FINE_BYTES: u32 = 128 * 1024;
 /// A clamp that clamps nothing.
 const NO_CLAMP_BYTES: u32 = 1 << 30;
 
@@ -207,7 +211,9 @@ impl Look {
         let moved = self.note_movement(from, to);
         self.most = most;
         let shown = legs.queues.of(direction);
-        let wanted = self.window.as_mut().and_then(|window| window.update(&view(from, to)));
+        let view = view(from, to);
+        let wanted = self.window.as_mut().and_then(|window| window.update(&view));
+        let wanted = wanted.map(|wanted| kept_by_buffer(wanted, view.inbound_rtt_us, self.target_us));
         let wanted = most.map_or(wanted, |most| Some(most.bound(wanted, self.unsent_bytes)));
         let (inbound, outbound) = (legs.leg(direction.from()), legs.leg(direction.to()));
         match wanted {
@@ -312,6 +318,16 @@ impl Set {
     fn is_clamp_due(&self, window_bytes: u32, promised_bytes: u32) -> bool {
         differs(self.window_bytes, window_bytes) || promised_bytes / 2 > self.window_bytes
     }
+}
+
+/// Near the sender the receive buffer alone keeps the queue short: what is under way counts for nothing, and the kernel
+/// advertises what is free. A window that is smaller than that would have it acknowledge every second segment, where it
+/// otherwise does as the relay reads.
+fn kept_by_buffer(wanted: Advertised, inbound_rtt_us: u32, target_us: u32) -> Advertised {
+    let is_near = (1..=target_us / NEAR_PART).contains(&inbound_rtt_us);
+    let window_bytes =
+        if is_near && wanted.buffer_bytes >= FINE_BYTES { wanted.limit_bytes } else { wanted.window_bytes };
+    Advertised { window_bytes, ..wanted }
 }
 
 fn clamp(inbound: &TcpStream, bytes: u32) {
@@ -427,6 +443,21 @@ mod tests {
         assert_eq!(Look::new(&plan, Direction::ServerToClient).fast_bytes(u64::MAX), 16 << 20);
         plan.memory_bytes = Some(1 << 30);
         assert_eq!(bytes(&plan.within_memory(), 10_000), 2 << 20, "whoever bounds memory has said how much");
+    }
+
+    #[test]
+    fn near_a_fast_sender_the_buffer_keeps_the_queue_and_elsewhere_the_window_does() {
+        let wanted = |buffer_bytes| Advertised {
+            limit_bytes: buffer_bytes + 100_000,
+            window_bytes: 2896,
+            ahead_bytes: 100_000,
+            buffer_bytes,
+        };
+        let window = |buffer_bytes, rtt_us| kept_by_buffer(wanted(buffer_bytes), rtt_us, 20_000).window_bytes;
+        assert_eq!(window(500_000, 50), 600_000);
+        assert_eq!(window(500_000, 2000), 2896, "a tenth of the target is under way");
+        assert_eq!(window(500_000, 0), 2896, "nobody knows");
+        assert_eq!(window(50_000, 50), 2896, "less than a bundle of segments and its bookkeeping");
     }
 
     /// A buffer that grew would be promised in turn: 2 MB stood in a relay 10 ms after its sender began.
