@@ -6,6 +6,7 @@
 use crate::{
     Ack, Algorithm, Conn, Sending, SettingError, State, Tunables, UnknownAlgorithm, native::STATE_BYTES,
 };
+use longfat_schema::hex::{from_hex, to_hex};
 use std::fmt::{self, Write as _};
 
 /// Which of the contract's functions was called (`enum lf_op`).
@@ -206,11 +207,11 @@ fn line(call: &Call) -> String {
         let _ = write!(text, " {value}");
     }
     let changed = [after.conn.cwnd_segments, after.conn.cwnd_credit_segments, after.conn.ssthresh_segments];
-    let _ = write!(text, " {} |", hex(&call.state_before));
+    let _ = write!(text, " {} |", state_text(&call.state_before));
     for value in changed {
         let _ = write!(text, " {value}");
     }
-    let _ = write!(text, " {} {}", hex(&after.state), after.result);
+    let _ = write!(text, " {} {}", state_text(&after.state), after.result);
     if sees_sender(call.op) {
         let s = &call.sending;
         let _ = write!(
@@ -252,7 +253,7 @@ fn words(c: &Conn) -> [u32; 12] {
 }
 
 /// Bytes; a state too large for the kernel's connection as words between commas, because most of it is zero.
-fn hex(state: &State) -> String {
+fn state_text(state: &State) -> String {
     const SMALL_WORDS: usize = 104 / 8;
     if let Some(last) = state.0.iter().rposition(|word| *word != 0).filter(|last| *last >= SMALL_WORDS) {
         let word = |word: &u64| if *word == 0 { String::new() } else { format!("{word:x}") };
@@ -260,8 +261,7 @@ fn hex(state: &State) -> String {
     }
     let bytes: Vec<u8> = state.0.iter().flat_map(|word| word.to_le_bytes()).collect();
     let used = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    let text: String = bytes[..used].iter().map(|byte| format!("{byte:02x}")).collect();
-    if text.is_empty() { "-".to_owned() } else { text }
+    if used == 0 { "-".to_owned() } else { to_hex(&bytes[..used]) }
 }
 
 impl Recording {
@@ -304,7 +304,8 @@ impl<'a> Fields<'a> {
         if text.contains(',') {
             return words_of(text);
         }
-        let bytes = if text == "-" { Vec::new() } else { unhex(text)? };
+        let text = if text == "-" { "" } else { text };
+        let bytes = from_hex(text).ok_or_else(|| format!("'{text}' is not hexadecimal"))?;
         let mut padded = [0u8; STATE_BYTES];
         padded.get_mut(..bytes.len()).ok_or("its state is too long")?.copy_from_slice(&bytes);
         let mut state = State::default();
@@ -374,13 +375,6 @@ fn words_of(text: &str) -> Result<State, String> {
         }
     }
     Ok(state)
-}
-
-fn unhex(text: &str) -> Result<Vec<u8>, String> {
-    let digits: Option<Vec<u32>> = text.chars().map(|digit| digit.to_digit(16)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0);
-    let digits = digits.ok_or_else(|| format!("'{text}' is not hexadecimal"))?;
-    Ok(digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect())
 }
 
 #[cfg(test)]

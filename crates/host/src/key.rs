@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use hmac::{Hmac, KeyInit, Mac};
+use longfat_schema::hex::{from_hex, to_hex};
 use sha2::Sha256;
 use std::{
     fmt,
@@ -135,17 +136,7 @@ fn new_secret() -> io::Result<[u8; NEW_KEY_BYTES]> {
 
 /// One line of hexadecimal digits.
 fn as_text(secret: &[u8]) -> String {
-    let digits: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
-    digits + "\n"
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| (byte as char).to_digit(16);
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return None;
-    }
-    let pairs = text.as_bytes().chunks_exact(2);
-    pairs.map(|pair| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8)).collect()
+    to_hex(secret) + "\n"
 }
 
 #[cfg(test)]
@@ -158,8 +149,7 @@ mod tests {
         // A key longer than the hash's block, 131 bytes of 0xaa.
         let tag =
             Key::new(&[0xaa; 131]).unwrap().tag(b"Test Using Larger Than Block-Size Key - Hash Key First");
-        let text: String = tag.iter().map(|byte| format!("{byte:02x}")).collect();
-        assert_eq!(text, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+        assert_eq!(to_hex(&tag), "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! - [`samples`]: those of a whole run in memory, by kind.
 //! - [`decode`]: TOML into types, every problem found and named by its key (feature `toml`).
 //! - [`metric`]: every metric of a run, and what a reader should know of it.
+//! - [`hex`]: octets as hexadecimal digits.
 //! - [`quantity`]: figures in the units people read.
 //! - [`random`]: the one generator of random numbers.
 //! - [`own_time`]: from a slowed run's time to the experiment's.
@@ -20,6 +21,7 @@
 pub mod arrivals;
 #[cfg(feature = "toml")]
 pub mod decode;
+pub mod hex;
 pub mod lines;
 pub mod metric;
 pub mod own_time;

@@ -6,6 +6,7 @@ use crate::{
     error::{Error, Result},
 };
 use longfat_host::Key;
+use longfat_schema::hex::{from_hex, to_hex};
 use std::hint::black_box;
 
 /// Random bytes of each end.
@@ -29,23 +30,23 @@ impl Transcript {
 
     /// The client's proof.
     pub(crate) fn of_client(&self, key: &Key) -> String {
-        hex(&key.tag(&self.client_words()))
+        to_hex(&key.tag(&self.client_words()))
     }
 
     /// Whether the client has the key.
     pub(crate) fn is_of_client(&self, key: &Key, proof: &str) -> bool {
-        bytes(proof).is_some_and(|proof| key.is_tag_of(&self.client_words(), &proof))
+        from_hex(proof).is_some_and(|proof| key.is_tag_of(&self.client_words(), &proof))
     }
 
     /// The server's proof, of what it answers.
     pub(crate) fn of_server(&self, key: &Key, transfer: u64, token: &str, ports: &[u16]) -> String {
-        hex(&key.tag(&self.server_words(transfer, token, ports)))
+        to_hex(&key.tag(&self.server_words(transfer, token, ports)))
     }
 
     /// Whether the server has the key, and said that itself.
     pub(crate) fn is_of_server(&self, key: &Key, welcome: &Welcome) -> bool {
         let words = self.server_words(welcome.transfer, &welcome.token, &welcome.ports);
-        let proof = welcome.proof.as_deref().and_then(bytes);
+        let proof = welcome.proof.as_deref().and_then(from_hex);
         proof.is_some_and(|proof| key.is_tag_of(&words, &proof))
     }
 
@@ -67,7 +68,7 @@ pub(crate) fn is_same(kept: u128, shown: u128) -> bool {
 
 /// A number that nobody foresees, in hexadecimal.
 pub(crate) fn nonce() -> Result<String> {
-    Ok(hex(&random_bytes::<NONCE_BYTES>()?))
+    Ok(to_hex(&random_bytes::<NONCE_BYTES>()?))
 }
 
 pub(crate) fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
@@ -79,17 +80,6 @@ pub(crate) fn random_bytes<const COUNT: usize>() -> Result<[u8; COUNT]> {
         return Err(Error::io("make a random number", std::io::Error::last_os_error()));
     }
     Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u32>> = hex.chars().map(|digit| digit.to_digit(16)).collect();
-    digits.map(|digits| {
-        digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, digit| byte << 4 | *digit as u8)).collect()
-    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use super::saved::SavedBlocks;
 use hmac::{Hmac, KeyInit, Mac};
 use longfat_host::own::{OwnDirectory, read_own};
+use longfat_schema::hex::{from_hex, to_hex};
 use sha2::Sha256;
 use std::{
     fmt,
@@ -68,18 +69,14 @@ impl SavedBlocks {
     /// Saved blocks with the seal of this host.
     pub fn sealed(self, key: &HostKey) -> SavedBlocks {
         let tag = sealed_bytes(&self).map(|bytes| key.mac(&bytes).finalize().into_bytes());
-        let seal = tag.map(|tag| tag.iter().map(|byte| format!("{byte:02x}")).collect());
+        let seal = tag.map(|tag| to_hex(&tag));
         SavedBlocks { seal, ..self }
     }
 
     /// Whether it is as this host sealed it.
     pub fn is_sealed_by(&self, key: &HostKey) -> bool {
-        let tag: Option<Vec<u8>> = self.seal.as_ref().and_then(|seal| {
-            let pair = |at| u8::from_str_radix(seal.get(at..at + 2)?, 16).ok();
-            (0..seal.len()).step_by(2).map(pair).collect()
-        });
-        let bytes = sealed_bytes(self);
-        tag.zip(bytes).is_some_and(|(tag, bytes)| key.mac(&bytes).verify_slice(&tag).is_ok())
+        let tag = self.seal.as_deref().and_then(from_hex);
+        tag.zip(sealed_bytes(self)).is_some_and(|(tag, bytes)| key.mac(&bytes).verify_slice(&tag).is_ok())
     }
 }
 

@@ -3,6 +3,7 @@
 //! They tell damage and change, not forgery: whoever can write the files can write the hashes.
 
 use super::{Fault, Finding, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, write_json};
+use crate::hex::to_hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
@@ -55,12 +56,8 @@ impl FileRecord {
             bytes += count as u64;
             keep(&chunk[..count])?;
         }
-        Ok(FileRecord { bytes, sha256: hexadecimal(&hash.finalize()) })
+        Ok(FileRecord { bytes, sha256: to_hex(&hash.finalize()) })
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What a directory, or a packed one, holds: the hash of every file, and the manifests themselves.
