@@ -192,7 +192,7 @@ fn write_sealed<M: Serialize>(
 ) -> Result<(), RunError> {
     *seal(manifest) = Some("0".repeat(DIGITS));
     let hash = Sha256::digest(super::directory::json_bytes(path, manifest)?);
-    *seal(manifest) = Some(hexadecimal(&hash));
+    *seal(manifest) = Some(to_hex(&hash));
     write_json(path, manifest)
 }
 
@@ -206,7 +206,7 @@ pub(super) fn seal_holds(bytes: &[u8], seal: &str) -> bool {
     let Some(at) = at else { return false };
     let mut unsealed = bytes.to_vec();
     unsealed[at..at + DIGITS].fill(b'0');
-    hexadecimal(&Sha256::digest(&unsealed)) == seal
+    to_hex(&Sha256::digest(&unsealed)) == seal
 }
 
 #[cfg(test)]
