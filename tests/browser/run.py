@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = os.environ.get("LONGFAT", str(ROOT / "target/debug/longfat"))
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
-SIZES = {"desktop": (1280, 900), "phone": (390, 844), "small-phone": (360, 740)}
+SIZES = {"desktop": (1280, 900), "laptop": (1024, 768), "phone": (390, 844), "small-phone": (360, 740)}
 TAB, ENTER, SPACE, LEFT = "\ue004", "\ue007", " ", "\ue012"
 
 SPEC = """
@@ -48,6 +48,51 @@ to = "b"
 cc = "reno"
 [sweep]
 "links.path.rate" = ["10Mbit", "20Mbit"]
+"""
+
+# Nearly every column that a summary has, and titles as long as people write them.
+WIDE = """
+name = "wide"
+title = "Every column"
+warmup = "200ms"
+duration = "1s"
+repeats = 2
+focus = "measured"
+[hosts.sender]
+[hosts.gateway]
+forward = true
+[hosts.receiver]
+[links.lan]
+between = ["sender", "gateway"]
+[links.path]
+between = ["gateway", "receiver"]
+rate = "50Mbit"
+delay = "5ms"
+queue = { limit = "64KB" }
+[flows.measured]
+from = "sender"
+to = "receiver"
+cc = "reno"
+echo_every = "100KB"
+[flows.others]
+from = "gateway"
+to = "receiver"
+cc = "lf_highspeed"
+streams = 3
+[relays.pep]
+host = "gateway"
+intercept = ["lan"]
+cc_client = "reno"
+cc_server = "lf_highspeed"
+enabled = false
+[[cases]]
+name = "plain"
+title = "Reno end to end, beside three HighSpeed flows of the same path"
+published = [{ metric = "goodput_bps", of = "measured", value = 20.7e6 }]
+[[cases]]
+name = "relayed"
+title = "Reno through the relay, HighSpeed on the long leg, beside three flows"
+set = { "relays.pep.enabled" = true, "relays.pep.queue" = { target = "off" } }
 """
 
 
@@ -155,11 +200,13 @@ LAYOUT = """
 const wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
 const small = [...document.querySelectorAll('button, select, input[type=search], .pick label')]
   .map(e => [e.outerHTML.slice(0, 60), e.getBoundingClientRect()]).filter(([, b]) => b.width < 24 || b.height < 24).map(([h]) => h);
+const cut = innerWidth < 1000 ? [] : [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth)
+  .map(e => [e.querySelector('caption').textContent.slice(0, 60), e.scrollWidth - e.clientWidth]);
 const ids = [...document.querySelectorAll('[id]')].map(e => e.id);
 const twice = ids.filter((id, at) => ids.indexOf(id) !== at);
 const nameless = [...document.querySelectorAll('input, select, button, a')]
   .filter(e => !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.[0]?.textContent.trim())).map(e => e.outerHTML.slice(0, 80));
-return {wide, small, twice, nameless, headings: document.querySelectorAll('h1').length, lang: document.documentElement.lang};
+return {wide, cut, small, twice, nameless, headings: document.querySelectorAll('h1').length, lang: document.documentElement.lang};
 """
 
 CONTRAST = """
@@ -181,8 +228,10 @@ return poor;
 def look(browser, what, url, name, *expected, headings=1):
     browser.open(url)
     browser.screenshot(name)
+    browser.script("document.querySelectorAll('details').forEach(details => { details.open = true; })")
     layout = browser.script(LAYOUT)
     check(f"{what}: nothing is wider than the window", layout["wide"] <= 0, layout["wide"])
+    check(f"{what}: no table is cut", not layout["cut"], layout["cut"])
     check(f"{what}: what is pressed is large enough (24 px)", not layout["small"], layout["small"])
     check(f"{what}: everything that can be reached has a name", not layout["nameless"], layout["nameless"])
     check(f"{what}: no id stands twice", not layout["twice"], layout["twice"])
@@ -321,6 +370,7 @@ def write_files(place):
         "causes-capture": ["why", "a.pcap", "--page"],
         "causes": ["why", "a.looks", "--rate", "50Mbit", "--page"],
         "report": ["report", "runs/one", "runs/two", "-o"],
+        "wide": ["report", "columns", "-o"],
     }
     for name, words in commands.items():
         subprocess.run([PROGRAM, *words, f"{name}.html"], cwd=place, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -333,6 +383,9 @@ def main():
     with tempfile.TemporaryDirectory() as place:
         place = Path(place)
         (place / "spec.toml").write_text(SPEC)
+        (place / "wide.toml").write_text(WIDE)
+        lab = [PROGRAM, "lab", "run", "wide.toml", "--backend", "sim", "-o", "columns"]
+        subprocess.run(lab, cwd=place, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for name, cc in (("one", "reno"), ("two", "cubic")):
             lab = [PROGRAM, "lab", "run", "spec.toml", "--backend", "sim", "-o", f"runs/{name}", "--set", f"flows.measured.cc={cc}"]
             subprocess.run(lab, cwd=place, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -73,11 +73,6 @@ impl Controller {
         self.conn.ssthresh_segments = ssthresh_segments.min(WINDOW_MAX);
     }
 
-    /// Bounds the window.
-    pub fn set_clamp(&mut self, cwnd_clamp_segments: u32) {
-        self.conn.cwnd_clamp_segments = cwnd_clamp_segments.max(1);
-    }
-
     /// What the sender sees now.
     pub fn observe(&mut self, seen: &Observation) {
         self.conn.now_us = seen.now_us;

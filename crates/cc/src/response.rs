@@ -18,11 +18,6 @@ pub fn highspeed(p: f64) -> f64 {
     if window > table::LOW_WINDOW { window } else { reno(p) }
 }
 
-/// Kelly 2003, the window at the loss: `(a/b) / p` for increase `a` per acknowledged segment and decrease `b`.
-pub fn scalable_at_loss(a: f64, b: f64, p: f64) -> f64 {
-    a / b / p
-}
-
 /// Mean over the round trips of Kelly's saw-tooth, which grows by `1 + a` in each: `a / (p ln(1/(1-b)))`.
 pub fn scalable(a: f64, b: f64, p: f64) -> f64 {
     a / p / -(1.0 - b).ln()

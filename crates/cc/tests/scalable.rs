@@ -28,7 +28,8 @@ fn round_trip(controller: &mut Controller) {
 #[test]
 fn one_loss_in_every_1_over_p_segments_gives_a_window_of_a_over_b_over_p_at_the_loss() {
     for p in [1e-3f64, 1e-4, 1e-5, 1e-6] {
-        let expected = response::scalable_at_loss(0.01, 0.125, p);
+        // Kelly 2003: (a/b) / p for increase a per acknowledged segment and decrease b.
+        let expected = 0.01 / 0.125 / p;
         let mut flow = Flow::new(scalable(), RTT_US, (expected * 0.7) as u32);
         let mut at_loss = 0;
         for _ in 0..60 {

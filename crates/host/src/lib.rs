@@ -126,6 +126,12 @@ pub fn monotonic_us() -> i64 {
 /// A command that is killed when the thread that starts it dies.
 pub fn mortal_command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
+    die_with_parent(&mut command);
+    command
+}
+
+/// Has the program killed when the thread that starts it dies.
+pub fn die_with_parent(command: &mut Command) {
     let parent = std::process::id();
     // SAFETY: between fork and exec only prctl and getppid are called, both async-signal-safe.
     unsafe {
@@ -139,7 +145,6 @@ pub fn mortal_command(program: impl AsRef<OsStr>) -> Command {
             Ok(())
         });
     }
-    command
 }
 
 /// Below that of a link's driver, above that of whatever is no part of a run.

@@ -362,11 +362,6 @@ impl Summary {
         let greatest = spreads().map(|spread| spread.median).max_by(f64::total_cmp)?;
         Some(Quantity::of_metric(COLUMNS[index].metric).unit(greatest))
     }
-
-    /// Whether any case has a published figure in any column.
-    pub fn has_published(&self) -> bool {
-        self.cases.iter().any(|case| case.published.iter().any(Option::is_some))
-    }
 }
 
 fn shown_cell(case: &CaseSummary, index: usize, unit: Unit) -> ShownCell {

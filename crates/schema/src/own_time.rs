@@ -54,11 +54,6 @@ pub struct OwnTime {
 }
 
 impl OwnTime {
-    /// Own time of a run at its own speed.
-    pub fn undilated(start_us: i64) -> OwnTime {
-        OwnTime { start_us, dilation: Dilation::NONE }
-    }
-
     /// Brings a record of a samples file to the time since the flows began, and everything in it to the experiment's
     /// own.
     pub fn bring(self, record: &mut Record) {
@@ -363,7 +358,7 @@ mod tests {
     #[test]
     fn a_run_at_its_own_speed_is_only_shifted() {
         let mut note = Record::Note(Note { time_us: 7, level: "warning".into(), ..Note::default() });
-        OwnTime::undilated(5).bring(&mut note);
+        OwnTime { start_us: 5, dilation: Dilation::NONE }.bring(&mut note);
         assert_eq!(note, Record::Note(Note { time_us: 2, level: "warning".into(), ..Note::default() }));
     }
 

@@ -54,6 +54,7 @@ impl Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::own_time::Dilation;
 
     #[test]
     fn files_of_several_programs_become_one_ordered_whole_that_starts_at_zero() {
@@ -67,7 +68,7 @@ mod tests {
             file.flush().unwrap();
             path
         };
-        let (mut samples, time) = (Samples::default(), OwnTime::undilated(100));
+        let (mut samples, time) = (Samples::default(), OwnTime { start_us: 100, dilation: Dilation::NONE });
         samples.gather(&write("a", &[110, 130]), time).unwrap();
         samples.gather(&write("b", &[120]), time).unwrap();
         samples.gather(&directory.path().join("never-written"), time).unwrap();

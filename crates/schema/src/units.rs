@@ -212,17 +212,6 @@ quantity!(
     Nanos, TIME, [("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0)]
 );
 
-impl Rate {
-    /// Time to send `bytes` at this rate, in nanoseconds, rounded up. A rate of zero sends nothing: `u64::MAX`.
-    pub fn transmission_ns(self, bytes: u64) -> u64 {
-        if self.0 == 0 {
-            return u64::MAX;
-        }
-        let bits_ns = u128::from(bytes) * 8 * 1_000_000_000;
-        u64::try_from(bits_ns.div_ceil(u128::from(self.0))).unwrap_or(u64::MAX)
-    }
-}
-
 impl Nanos {
     /// The span in whole microseconds, rounded down.
     pub fn as_us(self) -> u64 {
@@ -279,13 +268,6 @@ mod tests {
         assert!(message("fast").contains("does not begin with a number"));
         assert!("1e99s".parse::<Nanos>().is_err());
         assert!("99999999999999h".parse::<Nanos>().unwrap_err().to_string().contains("too large"));
-    }
-
-    #[test]
-    fn transmission_time_rounds_up_and_a_dead_link_never_sends() {
-        assert_eq!(Rate(1_000_000_000).transmission_ns(1500), 12_000);
-        assert_eq!(Rate(3).transmission_ns(1), 2_666_666_667);
-        assert_eq!(Rate(0).transmission_ns(1), u64::MAX);
     }
 
     #[test]

@@ -175,19 +175,12 @@ fn sample_relay(scenario: &Scenario, world: &World, index: usize, sink: &mut imp
 }
 
 fn queue(scenario: &Scenario, world: &mut World, direction: usize) -> QueueSample {
-    let counters = world.net.counters(direction);
-    QueueSample {
-        time_us: us(world.net.now_ns),
-        link: scenario.links[direction / 2].plan.name.clone(),
-        direction: DIRECTIONS[direction % 2].to_owned(),
-        queue_bytes: counters.queue_bytes,
-        queue_packets: counters.queue_packets,
-        delivered_bytes: counters.delivered_bytes,
-        delivered_packets: counters.delivered_packets,
-        dropped_packets: counters.dropped_packets,
-        lost_packets: counters.lost_packets,
-        marked_packets: counters.marked_packets,
-    }
+    let now_ns = world.net.now_ns;
+    world.net.counters(direction).sample(
+        now_ns,
+        &scenario.links[direction / 2].plan.name,
+        DIRECTIONS[direction % 2],
+    )
 }
 
 /// What every flow and link came to.

@@ -19,7 +19,7 @@ use nix::{
 use std::{
     os::{
         fd::{AsFd, FromRawFd, OwnedFd},
-        unix::process::{CommandExt, ExitStatusExt},
+        unix::process::ExitStatusExt,
     },
     process::{Child, Command, ExitStatus},
     sync::atomic::{AtomicBool, Ordering},
@@ -141,20 +141,8 @@ impl Choice {
 /// Starts it inside the cgroup, to be killed when we are.
 fn spawn(mut command: Command, cgroup: &Cgroup) -> Result<Child> {
     cgroup.enter(&mut command)?;
-    let parent = std::process::id();
+    longfat_host::die_with_parent(&mut command);
     let shown = command.get_program().to_string_lossy().into_owned();
-    // SAFETY: between fork and exec only prctl and getppid are called, which are async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            if libc::getppid() as u32 != parent {
-                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
-            }
-            Ok(())
-        });
-    }
     command.spawn().map_err(|source| Error::io(format!("start '{shown}'"), source))
 }
 

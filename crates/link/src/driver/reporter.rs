@@ -8,7 +8,7 @@ use super::{
 use crate::{model::Counters, spec::DirectionName};
 use longfat_schema::{
     lines::Lines,
-    record::{Note, QueueSample, Record, StallSample},
+    record::{Note, Record, StallSample},
 };
 use std::{
     io,
@@ -122,18 +122,9 @@ fn said(link: &str, event: Event) -> Option<Record> {
     Some(match event {
         Event::HoldUp(..) => return None,
         Event::Stall { late_ns, .. } if late_ns <= STALL_NS => return None,
-        Event::Sample(direction, time_ns, counters) => Record::Queue(QueueSample {
-            time_us: (time_ns / 1000) as i64,
-            link: link.to_owned(),
-            direction: direction.as_str().to_owned(),
-            queue_bytes: counters.queue_bytes,
-            queue_packets: counters.queue_packets,
-            delivered_bytes: counters.delivered_bytes,
-            delivered_packets: counters.delivered_packets,
-            dropped_packets: counters.dropped_packets,
-            lost_packets: counters.lost_packets,
-            marked_packets: counters.marked_packets,
-        }),
+        Event::Sample(direction, time_ns, counters) => {
+            Record::Queue(counters.sample(time_ns, link, direction.as_str()))
+        }
         Event::Stall { now_ns, late_ns, paused_ns } => Record::Note(Note {
             time_us: (now_ns / 1000) as i64,
             level: "warning".to_owned(),

@@ -27,6 +27,7 @@ pub use packet::{Departure, Ecn, Fate, Packet, Verdict};
 
 use crate::plan::{ChangePlan, DirectionPlan};
 use flight::Flight;
+use longfat_schema::record::QueueSample;
 use loss::Loss;
 use queue::Queue;
 use random::Random;
@@ -61,6 +62,24 @@ pub struct Counters {
     pub queue_max_bytes: u64,
     /// Bytes waiting, averaged over the time since the first packet.
     pub queue_mean_bytes: u64,
+}
+
+impl Counters {
+    /// A record of these counters.
+    pub fn sample(&self, time_ns: u64, link: &str, direction: &str) -> QueueSample {
+        QueueSample {
+            time_us: (time_ns / 1000) as i64,
+            link: link.to_owned(),
+            direction: direction.to_owned(),
+            queue_bytes: self.queue_bytes,
+            queue_packets: self.queue_packets,
+            delivered_bytes: self.delivered_bytes,
+            delivered_packets: self.delivered_packets,
+            dropped_packets: self.dropped_packets,
+            lost_packets: self.lost_packets,
+            marked_packets: self.marked_packets,
+        }
+    }
 }
 
 /// One direction of a path carrying packets with a payload handle `P`.

@@ -123,7 +123,7 @@ fn runs(experiment: &Experiment) -> String {
     let row = |(case, run): (&Case, &RunDirectory)| {
         let m = &run.manifest;
         format!(
-            "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{} – {}</td><td>{}</td>\
+            "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"text\">{}</td><td>{}</td><td>{} – {}</td><td>{}</td>\
              <td class=\"text\">{}</td></tr>",
             escape(&case.info.title),
             m.repeat,
@@ -136,7 +136,9 @@ fn runs(experiment: &Experiment) -> String {
         )
     };
     let all = experiment.cases.iter().flat_map(|case| case.runs.iter().map(move |run| (case, run)));
-    let head = ["Case", "Repeat", "Started", "Length, s", "Window, s", "Seed"].map(column_heading).concat()
+    let head = ["Case", "Repeat"].map(column_heading).concat()
+        + &text_heading("Started")
+        + &["Length, s", "Window, s", "Seed"].map(column_heading).concat()
         + &text_heading("Remarks");
     scrolling("Every run that left a manifest", &head, &all.map(row).collect::<String>())
 }

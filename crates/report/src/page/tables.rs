@@ -22,6 +22,18 @@ pub fn unbroken(text: &str) -> String {
     text.replace(" %", "\u{a0}%")
 }
 
+/// Long words of headings, with the place where they may be cut: columns are as narrow as the figures below them.
+const CUT: [(&str, &str); 3] = [
+    ("Retransmitted", "Retrans\u{ad}mitted"),
+    ("Utilisation", "Utili\u{ad}sation"),
+    ("Confidence", "Confi\u{ad}dence"),
+];
+
+/// A heading as HTML whose long words may be cut.
+fn cuttable(heading: &str) -> String {
+    CUT.iter().fold(unbroken(&escape(heading)), |text, (word, cut)| text.replace(word, cut))
+}
+
 /// A heading of a column.
 pub fn column_heading(text: &str) -> String {
     format!("<th scope=\"col\">{}</th>", escape(text))
@@ -40,7 +52,7 @@ pub fn summary(experiment: &Experiment) -> String {
     let heads = columns.iter().map(|column| {
         let title = escape(column.meaning);
         let published = if with_published(column) { column_heading("published") } else { String::new() };
-        format!("<th scope=\"col\" title=\"{title}\">{}</th>{published}", unbroken(&escape(&column.heading)))
+        format!("<th scope=\"col\" title=\"{title}\">{}</th>{published}", cuttable(&column.heading))
     });
     let head = column_heading("Case") + &column_heading("Valid runs") + &heads.collect::<String>();
     let row = |(index, case): (usize, &CaseSummary)| {
@@ -70,8 +82,9 @@ fn of_focus(summary: &Summary) -> String {
 }
 
 fn summary_cells(cell: &ShownCell, with_published: bool) -> String {
-    let spread =
-        if cell.spread.is_empty() { String::new() } else { format!("<small>{}</small>", cell.spread) };
+    // Where the range takes two lines, the dash begins the second.
+    let spread = cell.spread.replace(" – ", " –\u{a0}");
+    let spread = if spread.is_empty() { spread } else { format!("<small>{spread}</small>") };
     let median = if cell.median.is_empty() { "–" } else { &cell.median };
     let published = match (with_published, cell.published.as_str()) {
         (false, _) => String::new(),
@@ -131,7 +144,8 @@ pub fn comparison(experiments: &[(Experiment, ExperimentFigures)]) -> String {
         experiments.iter().any(|(e, _)| e.summary.column_unit(*index).is_some())
     };
     let columns: Vec<(usize, &Column)> = COLUMNS.iter().enumerate().filter(shown).collect();
-    let heads = columns.iter().map(|(_, column)| column_heading(column.heading));
+    let heads =
+        columns.iter().map(|(_, column)| format!("<th scope=\"col\">{}</th>", cuttable(column.heading)));
     let head = column_heading("Case") + &text_heading("Result") + &heads.collect::<String>();
     let body: String =
         names.iter().map(|(name, title)| compared_case(experiments, name, title, &columns)).collect();
@@ -169,7 +183,7 @@ fn compared_case(
 fn compared_cell(case: &CaseSummary, index: usize, column: &Column) -> String {
     let Some(spread) = &case.columns[index] else { return "<td>–</td>".to_owned() };
     let unit = Quantity::of_metric(column.metric).unit(spread.median);
-    let range = format!("<small>{} – {}</small>", unit.number(spread.min), unit.number(spread.max));
+    let range = format!("<small>{} –\u{a0}{}</small>", unit.number(spread.min), unit.number(spread.max));
     format!("<td>{}{}</td>", unit.text(spread.median), if spread.count > 1 { range } else { String::new() })
 }
 

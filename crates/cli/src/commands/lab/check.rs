@@ -39,7 +39,9 @@ pub fn check(args: &CheckArgs) -> Outcome {
     println!("{}", fitted(table::plans(&read.plans), &[]));
     let ccs: BTreeSet<_> = read.plans.iter().flat_map(Plan::ccs).collect();
     say!("Congestion controls: {}", ccs.into_iter().collect::<Vec<_>>().join(", "));
-    println!("{} runs; {} expectations\n", read.plans.len(), read.experiment.expect.len());
+    let counted = |count: usize, name: &str| format!("{count} {name}{}", if count == 1 { "" } else { "s" });
+    let (runs, expectations) = (read.plans.len(), read.experiment.expect.len());
+    println!("{}; {}\n", counted(runs, "run"), counted(expectations, "expectation"));
     let lacking = emulation(&read.plans);
     let can_simulate = simulation(&read.plans);
     match &args.hosts {
