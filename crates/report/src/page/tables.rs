@@ -82,8 +82,8 @@ fn of_focus(summary: &Summary) -> String {
 }
 
 fn summary_cells(cell: &ShownCell, with_published: bool) -> String {
-    // Where the range takes two lines, the dash begins the second.
-    let spread = cell.spread.replace(" – ", " –\u{a0}");
+    // Where the range takes two lines, the dash ends the first.
+    let spread = cell.spread.replace(" – ", "\u{a0}– ");
     let spread = if spread.is_empty() { spread } else { format!("<small>{spread}</small>") };
     let median = if cell.median.is_empty() { "–" } else { &cell.median };
     let published = match (with_published, cell.published.as_str()) {
@@ -183,7 +183,7 @@ fn compared_case(
 fn compared_cell(case: &CaseSummary, index: usize, column: &Column) -> String {
     let Some(spread) = &case.columns[index] else { return "<td>–</td>".to_owned() };
     let unit = Quantity::of_metric(column.metric).unit(spread.median);
-    let range = format!("<small>{} –\u{a0}{}</small>", unit.number(spread.min), unit.number(spread.max));
+    let range = format!("<small>{}\u{a0}– {}</small>", unit.number(spread.min), unit.number(spread.max));
     format!("<td>{}{}</td>", unit.text(spread.median), if spread.count > 1 { range } else { String::new() })
 }
 
