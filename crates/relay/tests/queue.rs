@@ -5,6 +5,10 @@
 mod bed;
 
 use bed::{Bed, Running};
+use longfat_host::{
+    interface::{Offload, set_offload},
+    socket::{TcpInfo, tcp_info},
+};
 use longfat_relay::{QueuePlan, QueueSpec, RelayPlan};
 use longfat_schema::record::RelaySample;
 use std::{
@@ -66,14 +70,18 @@ fn slow(tag: &str) -> Bed {
     let bed = Bed::new(tag);
     let ecn = || longfat_host::sysctl::write("net.ipv4.tcp_ecn", "1");
     bed.client.run(ecn).unwrap().unwrap();
-    let rate = format!("{SLOW_MBIT}mbit");
-    let slow = ["qdisc", "add", "dev", "wan", "root", "tbf", "rate", &rate, "burst", "16k", "limit", "100k"];
-    assert!(bed.relay.command("tc").args(slow).status().unwrap().success());
+    slow_down(&bed, SLOW_MBIT, "16k");
     bed
 }
 
-/// Sends numbered words, then ends.
-fn source(mut stream: std::net::TcpStream) {
+fn slow_down(bed: &Bed, mbit: u64, burst: &str) {
+    let rate = format!("{mbit}mbit");
+    let slow = ["qdisc", "add", "dev", "wan", "root", "tbf", "rate", &rate, "burst", burst, "limit", "100k"];
+    assert!(bed.relay.command("tc").args(slow).status().unwrap().success());
+}
+
+/// Sends numbered words, then ends; what its socket says then.
+fn source(mut stream: std::net::TcpStream) -> TcpInfo {
     let (started, mut word, mut block) = (Instant::now(), 0u64, Vec::new());
     while started.elapsed() < LENGTH {
         block.clear();
@@ -83,6 +91,7 @@ fn source(mut stream: std::net::TcpStream) {
         }
         stream.write_all(&block).unwrap();
     }
+    tcp_info(&stream).unwrap()
 }
 
 /// Bytes of intact numbered words received within the time of sending.
@@ -146,6 +155,35 @@ fn ten_connections_that_share_the_slow_leg_keep_their_queues_as_short() {
     let holds =
         trials.inspect(|trial| seen.push(*trial)).any(|(backlog, percent)| backlog < 40_000 && percent > 85);
     assert!(holds, "backlog in bytes, per cent of the throughput left alone: {seen:?}");
+}
+
+/// Bytes per acknowledgement that a sender gets whose packets are single segments, and whose queue is kept short.
+fn acknowledged_bytes() -> u64 {
+    let bed = Bed::new("near");
+    slow_down(&bed, 300, "128k");
+    let alone = |device: &'static str| {
+        move || [Offload::Tso, Offload::Gso, Offload::Gro].map(|offload| set_offload(device, offload, false))
+    };
+    for outcome in [bed.client.run(alone("eth0")), bed.relay.run(alone("lan"))] {
+        outcome.unwrap().map(Result::unwrap);
+    }
+    let server = bed.listen("10.71.2.2:80");
+    let relay = bed.start(plan(with("target = \"40ms\"")));
+    let info = std::thread::scope(|scope| {
+        scope.spawn(|| sink(&server));
+        source(bed.connect(server.local_addr().unwrap()))
+    });
+    assert!(samples(relay).last().unwrap().window_bytes.is_some(), "it is held");
+    info.acked_bytes / u64::from(info.segs_in)
+}
+
+/// A window of what is left of the limit would be two segments all the time, each acknowledged.
+#[test]
+fn near_its_sender_a_short_queue_does_not_take_an_acknowledgement_for_every_second_segment() {
+    // A machine that gives the relay a fraction of the rate makes the queue too short for that; it spoils a trial, not three.
+    let (trials, mut seen) = ((0..3).map(|_| acknowledged_bytes()), Vec::new());
+    let is_seldom = trials.inspect(|bytes| seen.push(*bytes)).any(|bytes| bytes > 20 * 1448);
+    assert!(is_seldom, "bytes per acknowledgement: {seen:?}");
 }
 
 /// How long bytes are on their way to the server, from being written: the median over the second half of a transfer.
