@@ -165,7 +165,7 @@ fn acknowledged_bytes() -> u64 {
         move || [Offload::Tso, Offload::Gso, Offload::Gro].map(|offload| set_offload(device, offload, false))
     };
     for outcome in [bed.client.run(alone("eth0")), bed.relay.run(alone("lan"))] {
-        outcome.unwrap().map(Result::unwrap);
+        outcome.unwrap().into_iter().for_each(Result::unwrap);
     }
     let server = bed.listen("10.71.2.2:80");
     let relay = bed.start(plan(with("target = \"40ms\"")));
@@ -180,7 +180,7 @@ fn acknowledged_bytes() -> u64 {
 /// A window of what is left of the limit would be two segments all the time, each acknowledged.
 #[test]
 fn near_its_sender_a_short_queue_does_not_take_an_acknowledgement_for_every_second_segment() {
-    // A machine that gives the relay a fraction of the rate makes the queue too short for that; it spoils a trial, not three.
+    // Where the relay gets a fraction of the rate the queue is too short for that: a trial is spoiled, not three.
     let (trials, mut seen) = ((0..3).map(|_| acknowledged_bytes()), Vec::new());
     let is_seldom = trials.inspect(|bytes| seen.push(*bytes)).any(|bytes| bytes > 20 * 1448);
     assert!(is_seldom, "bytes per acknowledgement: {seen:?}");
