@@ -13,8 +13,7 @@
  * socket. Without this program nothing has that mark, and nftables looks. What may be the relay's goes to alike.bpf.c,
  * too.
  */
-#include "direction.h"
-#include "watch.h"
+#include "passing.h"
 
 #define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define QUEUE 22 /* BPF_MAP_TYPE_QUEUE */
@@ -104,63 +103,6 @@ struct bpf_sock {
 	__u32 before[18];
 	__u32 state;
 };
-
-/* A packet as its connection has it. */
-struct passing {
-	struct packet packet;
-	struct tcphdr *tcp;
-	struct lf_ends ends __attribute__((aligned(8)));
-	__u32 is_from_high;
-	__u32 payload_bytes;
-};
-
-static __always_inline int compare(const __u32 *a, const __u32 *b)
-{
-	int i;
-
-	for (i = 0; i < 4; i++) {
-		if (a[i] != b[i])
-			return a[i] < b[i] ? -1 : 1;
-	}
-	return 0;
-}
-
-static __always_inline void order_ends(struct passing *p)
-{
-	const struct direction *d = &p->packet.direction;
-	const __u32 *low = d->from, *high = d->to;
-
-	p->is_from_high = d->from_port != d->to_port ? d->from_port > d->to_port : compare(d->from, d->to) > 0;
-	if (p->is_from_high) {
-		low = d->to;
-		high = d->from;
-	}
-	__builtin_memcpy(p->ends.low_address, low, 16);
-	__builtin_memcpy(p->ends.high_address, high, 16);
-	p->ends.low_port = p->is_from_high ? d->to_port : d->from_port;
-	p->ends.high_port = p->is_from_high ? d->from_port : d->to_port;
-	p->ends.is_ipv6 = d->is_ipv6;
-}
-
-/* Short frames are filled up, so the IP header says; bundles of more than 64 KiB say 0. */
-static __always_inline __u32 payload_bytes(struct __sk_buff *skb, const struct passing *p)
-{
-	__u32 before = p->packet.ip - (void *)(long)skb->data, header = (p->tcp->offset >> 4) * 4, stated, rest;
-
-	if (p->packet.direction.is_ipv6) {
-		const struct ipv6hdr *ip = p->packet.ip;
-
-		stated = __builtin_bswap16(ip->payload_len);
-		header += stated ? 0 : sizeof(*ip);
-	} else {
-		const struct iphdr *ip = p->packet.ip;
-
-		stated = __builtin_bswap16(ip->tot_len);
-		header += sizeof(*ip);
-	}
-	rest = stated ? stated : skb->len - before;
-	return rest > header ? rest - header : 0;
-}
 
 static __always_inline void copy_offer(struct __sk_buff *skb, const struct passing *p, struct lf_offer *offer)
 {
@@ -594,12 +536,8 @@ int watch(struct __sk_buff *skb)
 	/* It has been here, at an interface below this one. */
 	if (after.pass_mark && skb->mark == after.pass_mark)
 		return TCX_NEXT;
-	if (!parse(skb, &p.packet))
+	if (!parse_passing(skb, &p))
 		return TCX_NEXT;
-	p.tcp = p.packet.ip + (p.packet.direction.is_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
-	if ((void *)(p.tcp + 1) > (void *)(long)skb->data_end)
-		return TCX_NEXT;
-	order_ends(&p);
 	if (after.drops && is_dropped(&p))
 		return TCX_DROP;
 	p.payload_bytes = payload_bytes(skb, &p);

@@ -441,3 +441,78 @@ fn what_nobody_takes_over_is_reset_and_the_keeper_ends() {
     }
     assert_eq!(keeper.wait().unwrap().code(), Some(0));
 }
+
+/// Bytes that were acknowledged to clients and are not at their servers, when the relay is killed in mid-stream and its
+/// keeper a moment later.
+fn missing_when_both_are_killed(tag: &str, acknowledge: &str) -> u64 {
+    const SERVERS_READ_LATE: Duration = Duration::from_secs(1);
+    let bed = Bed::new(tag);
+    let listener = bed.listen();
+    let file = format!(
+        "name = '{tag}'\nkeep = true\n{INTERCEPT}[defaults]\naccept = 'end-to-end'\nacknowledge = '{acknowledge}'\n"
+    );
+    let mut service = Service::start(&bed, &file);
+    let address = listener.local_addr().unwrap();
+    let pairs: Vec<_> = (0..4).map(|_| pair(&bed, address, &listener)).collect();
+    std::thread::scope(|scope| {
+        for ((mut client, _), seed) in pairs.iter().map(|(client, far)| (client, far)).zip(0..) {
+            scope.spawn(move || {
+                let mut place = 0;
+                loop {
+                    let piece: Vec<u8> = (place..place + 5000).map(|place| noise(seed, place)).collect();
+                    // Until it is reset.
+                    if client.write_all(&piece).is_err() {
+                        return;
+                    }
+                    place += 5000;
+                }
+            });
+        }
+        std::thread::sleep(SERVERS_READ_LATE);
+        service.child.kill().unwrap();
+        service.child.wait().unwrap();
+        // The kernel acknowledges what comes for sockets that the keeper has.
+        std::thread::sleep(Duration::from_millis(300));
+        // SAFETY: the pid is that of the keeper, which waits for another relay.
+        assert_eq!(unsafe { libc::kill(keeper_of(tag), libc::SIGKILL) }, 0);
+        let arrived = |(mut far, seed): (&TcpStream, u64)| {
+            let (mut place, mut block) = (0, vec![0; 1 << 16]);
+            while let Ok(got @ 1..) = far.read(&mut block) {
+                let expected = (place..).map(|place| noise(seed, place));
+                assert!(block[..got].iter().copied().eq(expected.take(got)), "behind byte {place}");
+                place += got as u64;
+            }
+            place
+        };
+        let missing = pairs.iter().zip(0..).map(|((client, far), seed)| {
+            let arrived = arrived((far, seed));
+            // The SYN is counted, too.
+            let told = longfat_host::socket::tcp_info(client).unwrap().acked_bytes.saturating_sub(1);
+            assert!(arrived > 10_000, "{arrived} bytes");
+            told.saturating_sub(arrived)
+        });
+        missing.sum()
+    })
+}
+
+#[test]
+fn nothing_that_was_acknowledged_end_to_end_is_lost_with_the_relay_and_its_keeper() {
+    assert_eq!(missing_when_both_are_killed("keepack", "end-to-end"), 0);
+    let missing = missing_when_both_are_killed("keepearly", "early");
+    assert!(missing > 100_000, "the test would find what is lost: {missing}");
+}
+
+#[test]
+fn connections_that_acknowledge_end_to_end_go_on_through_kills_and_upgrades() {
+    let bed = Bed::new("kack");
+    let listener = bed.listen();
+    let file = format!(
+        "name = 'kack'\nkeep = true\n{INTERCEPT}[defaults]\naccept = 'end-to-end'\nacknowledge = 'end-to-end'\n"
+    );
+    let mut service = Service::start(&bed, &file);
+    through(&bed, listener.local_addr().unwrap(), &listener, 12, |round| match round % 3 {
+        0 => service.upgrade(),
+        _ => service.kill_and_start(),
+    });
+    service.end();
+}

@@ -1,6 +1,7 @@
 //! The only crate that speaks BPF.
 //!
 //! - [`support`]: what this kernel lacks, as values, asked before anything is touched.
+//! - [`acknowledge`]: connections of a relay whose ends are acknowledged by each other alone.
 //! - [`avail`]: available bandwidth, as measuring connections find it.
 //! - [`capture`]: headers of an interface's packets.
 //! - [`cc`]: our congestion controls in the kernel: load, unload, list, hold for the life of a process, and run an
@@ -11,6 +12,7 @@
 //! - [`tcb`]: live control blocks of TCP connections.
 //! - [`watch`]: connections between others that pass this host.
 
+pub mod acknowledge;
 pub mod alike;
 pub mod avail;
 mod bpffs;

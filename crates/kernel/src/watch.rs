@@ -133,7 +133,7 @@ const AFTER_BYTES: usize = HOLD_AT + 8;
 /// `struct lf_ends`: two ends in whichever order, as the program finds them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct RawEnds {
+pub(crate) struct RawEnds {
     low_address: [u8; 16],
     high_address: [u8; 16],
     low_port: [u8; 2],
@@ -145,7 +145,7 @@ const ENDS_BYTES: usize = size_of::<RawEnds>();
 
 impl RawEnds {
     /// The ends as the map has them, and whether the first one is the higher.
-    fn of(first: SocketAddr, second: SocketAddr) -> (RawEnds, bool) {
+    pub(crate) fn of(first: SocketAddr, second: SocketAddr) -> (RawEnds, bool) {
         let [(one, one_port), (other, other_port)] = [first, second].map(raw);
         let is_high = number(one_port, one) > number(other_port, other);
         let [low, high] = if is_high {
@@ -159,7 +159,7 @@ impl RawEnds {
         (ends, is_high)
     }
 
-    fn to_bytes(self) -> [u8; ENDS_BYTES] {
+    pub(crate) fn to_bytes(self) -> [u8; ENDS_BYTES] {
         let mut bytes = [0; ENDS_BYTES];
         bytes[..16].copy_from_slice(&self.low_address);
         bytes[16..32].copy_from_slice(&self.high_address);
@@ -169,7 +169,7 @@ impl RawEnds {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<RawEnds> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<RawEnds> {
         Some(RawEnds {
             low_address: bytes.get(..16)?.try_into().ok()?,
             high_address: bytes.get(16..32)?.try_into().ok()?,
@@ -179,11 +179,11 @@ impl RawEnds {
         })
     }
 
-    fn low(&self) -> SocketAddr {
+    pub(crate) fn low(&self) -> SocketAddr {
         address(self.low_address, self.low_port, self.is_ipv6 != 0)
     }
 
-    fn high(&self) -> SocketAddr {
+    pub(crate) fn high(&self) -> SocketAddr {
         address(self.high_address, self.high_port, self.is_ipv6 != 0)
     }
 }

@@ -15,11 +15,13 @@
 //! - `repaired`: a socket that speaks as one end to the other.
 //! - `adopter`: puts them together in a worker.
 //! - [`clocks`]: what the ends' timestamps say when the relay leaves. Pure.
+//! - `acknowledging`: connections whose ends are acknowledged by each other alone.
 //! - `release`: how two sockets leave a connection that goes on.
 //! - `dump`: what two sockets hold, for others that go on elsewhere.
 //!
 //! Whatever is not known for certain stays end to end, and is counted by its [`Reason`].
 
+mod acknowledging;
 mod adopter;
 pub mod clocks;
 mod dump;

@@ -66,7 +66,7 @@ pub use observe::{
     status,
 };
 pub use plan::{
-    Accept, BUFFER_BYTES, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan,
+    Accept, Acknowledge, BUFFER_BYTES, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan,
     ListenerPlan, LogFormat, LogLevel, LogPlan, MatchPlan, MovePlan, Mptcp, Network, Ports, RelayPlan,
     RulePlan, check_name,
 };

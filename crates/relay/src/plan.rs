@@ -10,7 +10,7 @@ mod rule;
 pub use leg::LegPlan;
 pub use longfat_host::Network;
 pub use ports::Ports;
-pub use rule::{Accept, BUFFER_BYTES, ConnectionPlan, MatchPlan, Mptcp, RulePlan};
+pub use rule::{Accept, Acknowledge, BUFFER_BYTES, ConnectionPlan, MatchPlan, Mptcp, RulePlan};
 
 use crate::{Error, Result};
 use longfat_cc::queue::QueuePlan;
@@ -202,6 +202,25 @@ impl RelayPlan {
             && self.intercepted_ways().all(|(_, way)| way.is_watched())
     }
 
+    /// Whether some rule's ends are acknowledged by each other alone.
+    pub(crate) fn acknowledges_end_to_end(&self) -> bool {
+        self.ways().any(|way| way.acknowledge == Acknowledge::EndToEnd)
+    }
+
+    fn check_acknowledge(&self) -> Result<()> {
+        let unused = |way: &&Arc<ConnectionPlan>| {
+            way.acknowledge == Acknowledge::EndToEnd && way.accept != Accept::EndToEnd
+        };
+        match self.ways().find(unused) {
+            None => Ok(()),
+            Some(way) => Err(Error::Plan(format!(
+                "the rule '{}' has acknowledge = 'end-to-end' and another 'accept', by which both legs have sequence numbers \
+                 of their own: give accept = 'end-to-end', too, or leave acknowledge out",
+                way.rule
+            ))),
+        }
+    }
+
     fn check_adopt(&self) -> Result<()> {
         let unused = |way: &&Arc<ConnectionPlan>| !way.adopt.is_none() && !way.is_watched();
         if let Some(way) = self.ways().find(unused) {
@@ -317,6 +336,7 @@ impl RelayPlan {
             )));
         }
         self.check_adopt()?;
+        self.check_acknowledge()?;
         if let Some(moves) =
             self.moves.as_ref().filter(|_| !self.intercepted_ways().any(|way| end_to_end(&way)))
         {

@@ -11,7 +11,7 @@ pub use list::List;
 pub use queue::{QueueSpec, TargetSpec};
 pub use resolve::server;
 
-use crate::plan::{Accept, Fail, LogFormat, LogLevel, Mptcp, Network, Ports};
+use crate::plan::{Accept, Acknowledge, Fail, LogFormat, LogLevel, Mptcp, Network, Ports};
 use longfat_schema::{
     decode::{Problem, decode, list},
     units::{Nanos, Rate, Size},
@@ -159,6 +159,10 @@ pub struct RuleSpec {
     /// long, and all is acknowledged. It goes on from end to end, and is stepped into again when the keys hold
     /// anew. Never when absent.
     pub release_after: Option<Nanos>,
+    /// With `accept = "end-to-end"`: acknowledge to an end what it sent when the relay has it (`early`, when absent), or
+    /// when the other end has acknowledged it (`end-to-end`): then nothing that was acknowledged is lost with the
+    /// relay's host. Ends without selective acknowledgements stay end to end.
+    pub acknowledge: Option<Acknowledge>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.
@@ -186,6 +190,7 @@ impl RuleSpec {
             adopt_rtt: self.adopt_rtt,
             adopt_losses: self.adopt_losses,
             release_after: self.release_after,
+            acknowledge: self.acknowledge,
             mptcp: self.mptcp,
             client: self.client.clone(),
             server: self.server.clone(),
@@ -221,6 +226,10 @@ pub struct WaySpec {
     /// long, and all is acknowledged. It goes on from end to end, and is stepped into again when the keys hold
     /// anew. Never when absent.
     pub release_after: Option<Nanos>,
+    /// With `accept = "end-to-end"`: acknowledge to an end what it sent when the relay has it (`early`, when absent), or
+    /// when the other end has acknowledged it (`end-to-end`): then nothing that was acknowledged is lost with the
+    /// relay's host. Ends without selective acknowledgements stay end to end.
+    pub acknowledge: Option<Acknowledge>,
     /// Clients that offer Multipath TCP: carried as plain TCP (`relay`, when absent), or left alone.
     pub mptcp: Option<Mptcp>,
     /// Leg towards the client.

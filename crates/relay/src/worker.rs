@@ -442,6 +442,10 @@ impl<'a> Worker<'a> {
             Self::forget_inserted(&connection);
         }
         self.leave(&connection);
+        if connection.legs.is_inserted {
+            let pair = (connection.legs.client_address, connection.legs.server_address);
+            self.workers.held.adopting.watcher.acks.end(pair);
+        }
         if connection.ended != Ended::Finished && connection.targets.is_none() {
             let pair = (connection.legs.client_address, connection.legs.server_address);
             self.shared.packets.abandon(&connection.legs.server, pair);

@@ -22,8 +22,8 @@ use clap::ArgGroup;
 use confine::{Kept, UserArgs};
 use longfat_host::monotonic_us;
 use longfat_relay::{
-    AfterSpec, ConnectionSummary, Error, LegPlan, Network, Observer, Ports, QueueSpec, Ready, RelayPlan,
-    RelayStats, TargetSpec,
+    Acknowledge, AfterSpec, ConnectionSummary, Error, LegPlan, Network, Observer, Ports, QueueSpec, Ready,
+    RelayPlan, RelayStats, TargetSpec,
 };
 use longfat_schema::{
     lines::Lines,
@@ -80,7 +80,7 @@ pub struct Args {
     /// Take everything from a file as 'longfat relay run' does, instead of from options.
     #[arg(long, value_name = "FILE", conflicts_with_all = [
         "cc_client", "cc_server", "buffer_client", "buffer_server", "pacing_server", "notsent_lowat", "queue_target",
-        "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "release_after", "socket", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
+        "queue", "adopt_after", "adopt_rate", "adopt_rtt", "adopt_losses", "release_after", "acknowledge", "socket", "metrics", "name", "workers", "keep", "drain", "reset_wait", "coalesce",
     ])]
     config: Option<PathBuf>,
 
@@ -167,6 +167,11 @@ pub struct Args {
     /// end to end, and is stepped into again when the --adopt options hold anew.
     #[arg(long, value_name = "TIME", requires = "intercept", help_heading = "Stepping in")]
     release_after: Option<Nanos>,
+    /// When an end is told that what it sent has arrived: when the relay has it ('early', the default), or when the
+    /// other end has acknowledged it ('end-to-end'), so that nothing acknowledged is lost with the relay's host. Let
+    /// clients and servers shake hands with each other then.
+    #[arg(long, value_name = "WHEN", value_parser = acknowledge, requires = "intercept", help_heading = "Stepping in")]
+    acknowledge: Option<Acknowledge>,
 
     /// Answer 'longfat relay status' on this unix socket [default: /run/longfat-relay/NAME-PID.sock; none where this
     /// user may not make it].
@@ -225,6 +230,14 @@ enum Subcommand {
 
 fn nanos(time: std::time::Duration) -> Nanos {
     Nanos(time.as_nanos() as u64)
+}
+
+fn acknowledge(text: &str) -> Result<Acknowledge, String> {
+    match text {
+        "early" => Ok(Acknowledge::Early),
+        "end-to-end" => Ok(Acknowledge::EndToEnd),
+        _ => Err("give early or end-to-end".into()),
+    }
 }
 
 fn number(text: &str) -> Result<u32, String> {

@@ -14,7 +14,7 @@ use crate::{
     legs::tun::Tun,
     logic::{Pair, adopted::AdoptedStatus},
     observe::journal::Once,
-    plan::{ConnectionPlan, LegPlan, RelayPlan},
+    plan::{Acknowledge, ConnectionPlan, LegPlan, RelayPlan},
     shared::Shared,
 };
 use longfat_host::support::Missing;
@@ -308,8 +308,13 @@ impl<'a> Adopter<'a> {
     ) -> std::result::Result<Inserted, Reason> {
         let pair = (segment.from, segment.to);
         let plan = self.adopting.way(rule).ok_or(Reason::Unseen)?;
+        let acks = &self.adopting.watcher.acks;
+        if plan.acknowledge == Acknowledge::EndToEnd {
+            acks.begin(pair, between)?;
+        }
         let is_led = self.adopting.watcher.hold(pair, self.holder);
-        let (to_client, to_server) = self.stand_between(pair, between, &plan)?;
+        let stood = self.stand_between(pair, between, &plan);
+        let (to_client, to_server) = stood.inspect_err(|_| acks.forget(pair))?;
         self.adopting.table().taken(pair, Instant::now());
         // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told
         // that the client has its answer, before any of its bytes.

@@ -40,11 +40,13 @@ pub enum Reason {
     Urgent,
     /// In mid-stream: for too long there was no moment at which all that was under way was known.
     Restless,
+    /// The rule acknowledges end to end, and the ends did not agree on selective acknowledgements.
+    NoSack,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 15] = [
+    pub const ALL: [Reason; 16] = [
         Reason::Unseen,
         Reason::Unclear,
         Reason::Reset,
@@ -60,6 +62,7 @@ impl Reason {
         Reason::Closing,
         Reason::Urgent,
         Reason::Restless,
+        Reason::NoSack,
     ];
 
     /// As status and metrics name it.
@@ -80,6 +83,7 @@ impl Reason {
             Reason::Closing => "closing",
             Reason::Urgent => "urgent",
             Reason::Restless => "restless",
+            Reason::NoSack => "no_sack",
         }
     }
 }

@@ -8,6 +8,7 @@
 //! expects yet, and be lost.
 
 use super::{
+    acknowledging::Acks,
     handshake::{Agreement, Between, Offer, Reason},
     midstream::{InPath, Pool, Verdict},
     segment::Segment,
@@ -18,7 +19,7 @@ use crate::{
     keeping::{Keeping, record::Holding},
     logic::adopted::AdoptedStatus,
     moving::message::Stay,
-    plan::{ConnectionPlan, RelayPlan},
+    plan::{Acknowledge, ConnectionPlan, RelayPlan},
 };
 use longfat_host::{monotonic_us, support::Missing};
 use longfat_kernel::{
@@ -204,15 +205,19 @@ pub(crate) struct Watcher {
     may_leave: AtomicBool,
     adopted: AtomicU64,
     released: AtomicU64,
+    /// Connections of rules that acknowledge end to end.
+    pub acks: Acks,
 }
 
 /// What this host lacks for a relay that begins with such rules.
 pub(crate) fn missing(plan: &RelayPlan) -> Vec<Missing> {
-    if plan.watching_ways().next().is_none() && plan.moves.is_none() {
+    let acknowledges = plan.acknowledges_end_to_end();
+    if plan.watching_ways().next().is_none() && plan.moves.is_none() && !acknowledges {
         return Vec::new();
     }
     let way_out = match plan.moves.is_some() {
         true => "leave '[move]' out",
+        false if acknowledges => "leave 'acknowledge' out",
         false => "leave 'adopt_after' and its like out",
     };
     let with_way_out = |missing: Missing| {
@@ -238,6 +243,7 @@ impl Watcher {
     ///
     /// It knows what a relay before it knew of connections, if that left it something.
     pub fn prepare(&self, plan: &RelayPlan, alike: Option<&Alike>) -> Result<()> {
+        self.acks.prepare(plan)?;
         if self.watching.get().is_some() {
             return Ok(());
         }
@@ -394,7 +400,7 @@ impl Watcher {
 
     /// Descriptors kept open.
     pub fn descriptors(&self) -> usize {
-        self.watching.get().map_or(0, Watching::descriptors)
+        self.watching.get().map_or(0, Watching::descriptors) + self.acks.descriptors()
     }
 
     /// Handshakes seen, connections that came far enough, and those that were adopted in mid-stream.
@@ -411,7 +417,8 @@ impl Watcher {
         while let Some((_, pair)) = state.left.pop_front_if(|(since, _)| since.elapsed() >= LEFT) {
             watching.forget(pair);
         }
-        state.expire(watching, look, passed);
+        state.expire(watching, look, passed, &self.acks);
+        self.acks.sweep(look.now);
         let Look { now, is_draining, .. } = look;
         while state.waiting.len() < MOST_WAITING
             && let Some(ends) = watching.next()
@@ -432,9 +439,10 @@ impl Watcher {
             }
             // Its packets may come to another worker from here on, which must wait for the entry.
             self.count.store(state.entries.len() + 1, Ordering::Release);
-            match state.begin(watching, ends, now, is_draining) {
+            match state.begin((watching, &self.acks), ends, now, is_draining) {
                 Ok(()) => in_path += 1,
                 Err(reason) => {
+                    self.acks.forget(ends);
                     watching.forget(ends);
                     reason.into_iter().for_each(&mut *passed);
                 }
@@ -464,7 +472,9 @@ impl Watcher {
         };
         match candidate.path.on_packet(segment) {
             Verdict::Wait => Some(Step::Send),
-            Verdict::Adopt(between) if self.watching.get()?.leads_all(pair) => {
+            Verdict::Adopt(between)
+                if self.watching.get()?.leads_all(pair) && self.has_heard(candidate, pair, &between) =>
+            {
                 let (plan, known) = (Arc::clone(&candidate.plan), candidate.known.clone());
                 Some(Step::Adopt(Box::new(Adoption { pair, between: *between, plan, known })))
             }
@@ -480,9 +490,17 @@ impl Watcher {
         }
     }
 
+    /// Whether it is known what the ends have acknowledged, where that matters.
+    fn has_heard(&self, candidate: &Candidate, pair: Pair, between: &Between) -> bool {
+        candidate.plan.acknowledge != Acknowledge::EndToEnd || self.acks.has_heard(pair, between)
+    }
+
     /// Packets from before may still be in the interface.
     fn decide(&self, state: &mut State, pair: Pair, kind: Kind, now: Instant) {
         if let Some(entry) = state.entries.get_mut(&pair) {
+            if kind == Kind::Passed {
+                self.acks.forget(pair);
+            }
             entry.stage = Stage::Behind(kind, now);
             state.behind.entry(entry.holder).or_default().push(pair);
             self.has_behind.store(true, Ordering::Release);
@@ -688,7 +706,7 @@ impl State {
 
     /// Forgets a worker's own connections. While something is in its interface no packet may pass by it: one that is
     /// read after its connection was forgotten would go on to an end that has been told of it by a socket.
-    fn expire(&mut self, watching: &Watching, look: Look, passed: &mut dyn FnMut(Reason)) {
+    fn expire(&mut self, watching: &Watching, look: Look, passed: &mut dyn FnMut(Reason), acks: &Acks) {
         let Look { holder, now, is_empty, is_draining } = look;
         if let Some(led) = self.led.get_mut(&holder).filter(|_| is_empty) {
             while let Some((_, pair)) =
@@ -706,10 +724,12 @@ impl State {
                 Stage::InPath(of)
                     if is_empty && !is_draining && of.path.is_late(now) && of.path.is_quiet() =>
                 {
+                    acks.forget(*pair);
                     return watching.lead(*pair, Lead::Nothing, entry.interface).is_err();
                 }
                 Stage::InPath(of) if is_draining || of.path.is_late(now) => {
                     passed(if is_draining { Reason::Draining } else { Reason::Restless });
+                    acks.forget(*pair);
                     entry.stage = Stage::Behind(Kind::Passed, now);
                 }
                 Stage::Behind(kind, since) if is_empty && is_past(since, RESETS) => {
@@ -729,7 +749,7 @@ impl State {
     /// Has the packets of a connection led here. Without a reason: it is not one that is meant.
     fn begin(
         &mut self,
-        watching: &Watching,
+        (watching, acks): (&Watching, &Acks),
         ends: (SocketAddr, SocketAddr),
         now: Instant,
         is_draining: bool,
@@ -745,6 +765,10 @@ impl State {
         let holder = self.turn % interfaces.len().max(1);
         let interface = *interfaces.get(holder).ok_or(None)?;
         self.turn = self.turn.wrapping_add(1);
+        if way.acknowledge == Acknowledge::EndToEnd {
+            // Before any packet waits in the interface, which was heard by then.
+            acks.begin_to_hear(&seen, &agreement).map_err(Some)?;
+        }
         watching.lead(pair, Lead::All, interface).map_err(|_| Some(Reason::Full))?;
         // What passed before it was led here is among what has passed now.
         let now_seen = watching.look(ends).filter(|now_seen| now_seen.syn == seen.syn);

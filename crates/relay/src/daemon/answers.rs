@@ -156,7 +156,9 @@ impl<'a> Relay<'a> {
             let living = shared.journal.registry.living();
             // Those that move little are looked at by nobody else.
             living.iter().for_each(|legs| self.workers.queues.count_marks(legs));
-            status.connections = status::connections(&living, time_us);
+            let acks = &self.workers.held.adopting.watcher.acks;
+            let held_back = |pair| Some(acks.look(pair)?.legs.map(|leg| u64::from(leg.held_back_bytes())));
+            status.connections = status::connections(&living, time_us, &held_back);
         }
         status
     }

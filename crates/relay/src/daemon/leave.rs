@@ -132,6 +132,9 @@ fn give_the_rest(
         let id = watcher.kept_id().unwrap_or_else(|| workers.keeping.other_id());
         wire.send(&Message::with(Say::Put, id, &Holding::Watched { layout: LAYOUT }), &known)?;
     }
+    watcher.acks.give(&workers.keeping, |id, holding, descriptors| {
+        wire.send(&Message::with(Say::Put, id, holding), descriptors)
+    })?;
     let keeper = workers.keeping.with_wire(|keeper| put(&Holding::Keeper {}, keeper.as_fd()));
     keeper.unwrap_or(Ok(()))?;
     wire.send(&Message::bare(Say::End, 0), &[])

@@ -99,6 +99,7 @@ impl<'a> Running<'a> {
         self.listeners.keep(&workers.keeping);
         workers.held.gates.keep(&workers.keeping);
         workers.held.adopting.watcher.keep(&workers.keeping);
+        workers.held.adopting.watcher.acks.keep(&workers.keeping);
     }
 
     /// Reads the commands' new plan, if there is one, and says what became of it.

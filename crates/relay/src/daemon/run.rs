@@ -145,6 +145,9 @@ fn open_and_work(
     if let Some(known) = estate.known.take() {
         workers.held.adopting.watcher.inherit(known);
     }
+    for (layout, descriptors) in estate.acknowledging.drain(..) {
+        workers.held.adopting.watcher.acks.inherit(layout, descriptors)?;
+    }
     if let Some(interception) = interception {
         let gates = workers.held.prepare(plan, interception, workers.shared.packets.alike())?;
         workers.held.open(gates);
@@ -185,6 +188,8 @@ fn take_over(workers: &Workers, mut estate: Estate) -> Result<()> {
     let adopted = estate.connections.values().filter(|arrival| arrival.record.adopted.is_some());
     let adopted: Vec<_> = adopted.map(|arrival| (arrival.record.client, arrival.record.server)).collect();
     workers.held.adopting.watcher.begin(&adopted);
+    let carried = estate.connections.values().map(|arrival| (arrival.record.client, arrival.record.server));
+    workers.held.adopting.watcher.acks.end_all_but(carried);
     let count = workers.handles.len();
     let mut shares: Vec<(Vec<_>, Vec<_>)> = (0..count).map(|_| Default::default()).collect();
     for arrival in estate.connections.into_values() {

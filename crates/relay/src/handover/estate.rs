@@ -79,6 +79,8 @@ pub(crate) struct Estate {
     pub exit: Option<OwnedFd>,
     /// What is known of watched connections.
     pub known: Option<[OwnedFd; 2]>,
+    /// Programs that hold acknowledgements back, by the layout of their maps.
+    pub acknowledging: Vec<(u32, [OwnedFd; 3])>,
     pub connections: BTreeMap<u64, Arrival>,
     /// By worker.
     pub handshakes: Vec<(usize, Handshake)>,
@@ -237,6 +239,9 @@ impl Estate {
             Holding::Watched { layout } => {
                 let known = [next()?, next()?];
                 self.known = (layout == LAYOUT).then_some(known);
+            }
+            Holding::Acknowledging { layout } => {
+                self.acknowledging.push((layout, [next()?, next()?, next()?]));
             }
             Holding::Metrics {} => self.metrics = Some(next()?.into()),
             Holding::Keeper {} => self.keeper = Some(Wire::inherited(next()?)),

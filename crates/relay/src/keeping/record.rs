@@ -191,6 +191,11 @@ pub enum Holding {
         /// How what lies in them is laid out.
         layout: u32,
     },
+    /// Programs at tc that hold acknowledgements back: their map, and both ends of the box in which they lie.
+    Acknowledging {
+        /// How what lies in the map is laid out.
+        layout: u32,
+    },
     /// Both sockets of a connection, and its buffers.
     Connection(Box<ConnectionRecord>),
     /// A pipe of the connection whose number is next below that divides by [`PER_CONNECTION`].
@@ -347,6 +352,7 @@ impl Holding {
             Holding::Failed(_) => 0,
             Holding::Handshake { is_dialled, .. } => usize::from(*is_dialled),
             Holding::Pipe { .. } | Holding::Watched { .. } => 2,
+            Holding::Acknowledging { .. } => 3,
             Holding::Connection(record) => {
                 2 + record.held.iter().map(|held| held.descriptors()).sum::<usize>()
             }
@@ -365,6 +371,7 @@ impl Holding {
             Holding::Keeper {} => "the wire to the keeper",
             Holding::Exit {} => "a socket for successors",
             Holding::Watched { .. } => "what is known of watched connections",
+            Holding::Acknowledging { .. } => "programs that hold acknowledgements back",
             Holding::Connection(_) => "a connection",
             Holding::Pipe { .. } => "a pipe",
             Holding::Failed(_) => "a failure",
@@ -444,6 +451,7 @@ mod tests {
             connection().prop_map(|record| Holding::Connection(Box::new(record))),
             failure().prop_map(Holding::Failed),
             any::<u32>().prop_map(|layout| Holding::Watched { layout }),
+            any::<u32>().prop_map(|layout| Holding::Acknowledging { layout }),
             any::<bool>()
                 .prop_map(|up| Holding::Pipe { direction: if up { Way::ToServer } else { Way::ToClient } }),
             handshake.prop_map(|((rule, holder, is_dialled), syn)| {

@@ -5,7 +5,7 @@ pub use crate::{legs::queue::QueueStatus, logic::adopted::AdoptedStatus};
 
 use super::{observer::RelayStats, reading::Reading};
 use crate::{
-    LimitsPlan,
+    Acknowledge, LimitsPlan,
     legs::{
         Legs,
         leg::{unacked_bytes, unread_bytes},
@@ -160,6 +160,9 @@ pub struct ConnectionStatus {
     /// beginning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopted: Option<AdoptedStatus>,
+    /// When an end is told that what it sent has arrived (`acknowledge`); absent where it is when the relay has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acknowledge: Option<Acknowledge>,
     /// The leg towards the client.
     pub client_leg: LegStatus,
     /// The leg towards the server.
@@ -200,6 +203,10 @@ pub struct DirectionStatus {
     pub held_bytes: u64,
     /// Bytes in the outbound socket.
     pub unacked_bytes: u64,
+    /// Received, and not acknowledged to the sender before the receiver has acknowledged it (`acknowledge =
+    /// "end-to-end"`); absent where that is not so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_back_bytes: Option<u64>,
     /// Time in which the outbound leg had nothing to send and nothing under way, since both legs stood.
     #[serde(default)]
     pub outbound_idle_us: u64,
@@ -208,13 +215,25 @@ pub struct DirectionStatus {
     pub queue: Option<QueueStatus>,
 }
 
+/// Bytes of a connection whose acknowledgements are held back: of what the client, the server sent.
+type HeldBack<'a> = &'a dyn Fn((SocketAddr, SocketAddr)) -> Option<[u64; 2]>;
+
 /// Connections that live, as they are at that moment.
-pub(crate) fn connections(living: &[Arc<Legs>], now_us: i64) -> Vec<ConnectionStatus> {
-    living.iter().filter_map(|legs| connection(legs, now_us)).collect()
+pub(crate) fn connections(
+    living: &[Arc<Legs>],
+    now_us: i64,
+    held_back: HeldBack<'_>,
+) -> Vec<ConnectionStatus> {
+    living.iter().filter_map(|legs| connection(legs, now_us, held_back)).collect()
 }
 
-fn connection(legs: &Legs, now_us: i64) -> Option<ConnectionStatus> {
+fn connection(legs: &Legs, now_us: i64, held_back: HeldBack<'_>) -> Option<ConnectionStatus> {
     let reading = Reading::take(legs)?;
+    let held_back = held_back((legs.client_address, legs.server_address)).filter(|_| legs.is_inserted);
+    let direction = |way: Direction| DirectionStatus {
+        held_back_bytes: held_back.map(|bytes| bytes[way.index()]),
+        ..direction(legs, &reading, way)
+    };
     Some(ConnectionStatus {
         connection: legs.number,
         rule: legs.plan.rule.clone(),
@@ -222,8 +241,9 @@ fn connection(legs: &Legs, now_us: i64) -> Option<ConnectionStatus> {
         server: plain(legs.server_address),
         age_us: (now_us - legs.accepted_us).max(0) as u64,
         adopted: legs.adopted.clone(),
-        to_server: direction(legs, &reading, Direction::ClientToServer),
-        to_client: direction(legs, &reading, Direction::ServerToClient),
+        acknowledge: held_back.map(|_| Acknowledge::EndToEnd),
+        to_server: direction(Direction::ClientToServer),
+        to_client: direction(Direction::ServerToClient),
         client_leg: leg(reading.client),
         server_leg: leg(reading.server),
     })
@@ -247,6 +267,7 @@ fn direction(legs: &Legs, reading: &Reading, direction: Direction) -> DirectionS
         unread_bytes: unread_bytes(legs.leg(direction.from())),
         held_bytes: legs.held_bytes[direction.index()].load(Ordering::Relaxed),
         unacked_bytes: unacked_bytes(legs.leg(direction.to())),
+        held_back_bytes: None,
         outbound_idle_us: legs.outbound_idle_us(direction),
         queue: legs.queue(direction),
     }

@@ -92,6 +92,9 @@ pub struct ConnectionPlan {
         serialize_with = "super::as_us_if_any"
     )]
     pub release_after: Option<Duration>,
+    /// By whom an end is told that what it sent has arrived.
+    #[serde(skip_serializing_if = "Acknowledge::is_early")]
+    pub acknowledge: Acknowledge,
     /// What becomes of intercepted clients that would use several ways at once.
     pub mptcp: Mptcp,
     /// The leg towards the client.
@@ -114,6 +117,7 @@ impl Default for ConnectionPlan {
             accept: Accept::Early,
             adopt: Conditions::default(),
             release_after: None,
+            acknowledge: Acknowledge::Early,
             mptcp: Mptcp::Relay,
             client: LegPlan::client(),
             server: LegPlan::server(),
@@ -234,4 +238,22 @@ pub enum Accept {
     /// Never by the relay: the ends shake hands with each other, and then the relay steps in between with their own
     /// sequence numbers. What it cannot step into stays end to end.
     EndToEnd,
+}
+
+/// When an end is told that what it sent has arrived.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+pub enum Acknowledge {
+    /// When the relay has it: what it has not delivered is lost with its host.
+    #[default]
+    Early,
+    /// When the other end has acknowledged it: nothing that an end was told of is lost with the relay or its host.
+    EndToEnd,
+}
+
+impl Acknowledge {
+    fn is_early(&self) -> bool {
+        *self == Acknowledge::Early
+    }
 }

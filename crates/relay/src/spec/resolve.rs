@@ -5,8 +5,8 @@ use super::{
 };
 use crate::{
     plan::{
-        Accept, ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan, LogPlan,
-        MatchPlan, MovePlan, Network, Ports, RelayPlan, RulePlan,
+        Accept, Acknowledge, ConnectionPlan, ControlPlan, InterceptPlan, LegPlan, LimitsPlan, ListenerPlan,
+        LogPlan, MatchPlan, MovePlan, Network, Ports, RelayPlan, RulePlan,
     },
     spec::QueueSpec,
 };
@@ -301,11 +301,13 @@ fn way(spec: &WaySpec, defaults: &ConnectionPlan, path: &str, problems: &mut Pro
         let message = format!("it is {time}; give {LEAST_RELEASE_AFTER} or more, or leave it out for never");
         problems.push(Problem::new(format!("{path}.release_after"), message));
     }
+    let inherited = if accept == Accept::EndToEnd { defaults.acknowledge } else { Acknowledge::Early };
     ConnectionPlan {
         rule: defaults.rule.clone(),
         accept,
         adopt,
         release_after,
+        acknowledge: spec.acknowledge.unwrap_or(inherited),
         mptcp: spec.mptcp.unwrap_or(defaults.mptcp),
         client: LegPlan { keepalive_idle: keepalive(&defaults.client), ..client },
         server: LegPlan { keepalive_idle: keepalive(&defaults.server), ..server },

@@ -16,7 +16,7 @@ use crate::{
         watched::WatchedRecord,
     },
     observe::journal::Once,
-    plan::ConnectionPlan,
+    plan::{Acknowledge, ConnectionPlan},
 };
 use longfat_host::{monotonic_us, socket::tcp_info};
 use std::{
@@ -78,6 +78,21 @@ impl Landing {
             to_client: state((server, client), &record.legs[0], to_client),
             to_server: state((client, server), &record.legs[1], to_server),
         };
+        let acks = &workers.held.adopting.watcher.acks;
+        if plan.acknowledge == Acknowledge::EndToEnd {
+            acks.begin((client, server), &between).map_err(|_| Stay::Socket)?;
+        }
+        let landing = Landing::with_sockets(workers, record, queues.held, (plan, between));
+        landing.inspect_err(|_| acks.forget((client, server)))
+    }
+
+    fn with_sockets(
+        workers: &Workers,
+        record: &ConnectionRecord,
+        held: [Vec<u8>; 2],
+        (plan, between): (Arc<ConnectionPlan>, Between),
+    ) -> Result<Landing, Stay> {
+        let (client, server) = (record.client, record.server);
         let roomy = with_room_for(&plan, &between);
         let make = |plan, state| {
             let made = Repaired::new(&workers.shared.packets.leg(plan, true), state);
@@ -89,7 +104,7 @@ impl Landing {
             pair: (client, server),
             age_us: record.age_us,
             has_fin: record.legs.each_ref().map(|leg| leg.has_fin),
-            held: queues.held,
+            held,
             adopted: record.adopted.clone(),
             watched: record.watched.clone(),
             between,
@@ -104,6 +119,7 @@ impl Landing {
 
     /// Abandons the connection, which stays where it was.
     pub fn abandon(self, workers: &Workers) {
+        workers.held.adopting.watcher.acks.forget(self.pair);
         workers.shared.admission.unadmit_client(self.pair.0.ip());
     }
 

@@ -4,7 +4,7 @@ use super::{Args, daemon};
 use anyhow::{Context, anyhow, bail};
 use longfat_cc::queue::TARGET_US;
 use longfat_relay::{
-    Accept, ControlPlan, RelayPlan, TargetSpec,
+    Accept, Acknowledge, ControlPlan, RelayPlan, TargetSpec,
     spec::{ControlSpec, InterceptSpec, LegSpec, List, ListenSpec, RelaySpec, RuleSpec, SpecError, WaySpec},
 };
 use longfat_schema::{decode::Problem, units::Nanos};
@@ -14,7 +14,7 @@ const SAMPLE_EVERY_LEAST: Nanos = Nanos(100_000);
 /// The rule that `--match-port` and `--match-dst` make.
 const RULE: &str = "matched";
 /// The options that stand for keys of the file.
-const OPTIONS: [(&str, &str); 23] = [
+const OPTIONS: [(&str, &str); 24] = [
     ("intercept.interfaces", "--intercept"),
     ("intercept.mark", "--mark"),
     ("intercept.table", "--table"),
@@ -33,6 +33,7 @@ const OPTIONS: [(&str, &str); 23] = [
     ("defaults.adopt_rtt", "--adopt-rtt"),
     ("defaults.adopt_losses", "--adopt-losses"),
     ("defaults.release_after", "--release-after"),
+    ("defaults.acknowledge", "--acknowledge"),
     ("drain", "--drain"),
     ("reset_wait", "--reset-wait"),
     ("coalesce", "--coalesce"),
@@ -131,16 +132,18 @@ fn way(args: &Args) -> WaySpec {
     let mut queue = args.queue.clone().unwrap_or_default();
     queue.target = args.queue_target.or(queue.target);
     let notsent_lowat = Some(args.notsent_lowat);
-    let Args { adopt_after, adopt_rate, adopt_rtt, adopt_losses, release_after, .. } = *args;
+    let Args { adopt_after, adopt_rate, adopt_rtt, adopt_losses, release_after, acknowledge, .. } = *args;
     let watches =
         adopt_after.is_some() || adopt_rate.is_some() || adopt_rtt.is_some() || adopt_losses.is_some();
+    let is_end_to_end = watches || acknowledge == Some(Acknowledge::EndToEnd);
     WaySpec {
-        accept: watches.then_some(Accept::EndToEnd),
+        accept: is_end_to_end.then_some(Accept::EndToEnd),
         adopt_after,
         adopt_rate,
         adopt_rtt,
         adopt_losses,
         release_after,
+        acknowledge,
         client: LegSpec {
             cc: args.cc_client.clone(),
             buffer: args.buffer_client,
@@ -225,7 +228,12 @@ mod tests {
             "intercept = { interfaces = 'lan' }
              defaults = { accept = 'end-to-end', adopt_after = '1MB', adopt_rate = '10Mbit', adopt_rtt = '20ms', adopt_losses = 0.01, release_after = '2s' }",
         );
-        for (words, text) in pairs.into_iter().chain([adopting]) {
+        let acknowledging = (
+            "--intercept lan --acknowledge end-to-end",
+            "intercept = { interfaces = 'lan' }
+             defaults = { accept = 'end-to-end', acknowledge = 'end-to-end' }",
+        );
+        for (words, text) in pairs.into_iter().chain([adopting, acknowledging]) {
             assert_eq!(plan_of(words).unwrap(), plan_of_file(text), "{words}");
         }
     }
