@@ -120,6 +120,8 @@ RELAYS = {
     # The same by every key there is; and adopted flows that would be left in a pause.
     "longfat watch all": "watch all",
     "longfat release": "release",
+    # Adopted, and an end is told what the other end has acknowledged.
+    "longfat acknowledge": "acknowledge",
     "HAProxy splice": "haproxy",
     "HAProxy copy": "haproxy-copy",
     "nginx 256k": "nginx",
@@ -132,6 +134,7 @@ ADOPT = {
     "adopt": ["adopt_after = '1MB'"],
     # What the load "released" sends after its pause is too little to be stepped into again.
     "release": ["adopt_after = '1GB'", "release_after = '1s'"],
+    "acknowledge": ["adopt_after = '1MB'", "acknowledge = 'end-to-end'"],
     "watch": ["adopt_after = '1000TB'"],
     "watch all": ["adopt_after = '1B'", "adopt_rate = '1Gbit'", "adopt_rtt = '59s'", "adopt_losses = 0.5"],
 }

@@ -6,6 +6,7 @@
     bench/relay/paired.py --way "longfat watch" forwarding= watch=target/release/examples/relay
     bench/relay/paired.py --way "longfat adopt" --first "1 flow" forwarding= watch=target/release/examples/relay
     bench/relay/paired.py --way "longfat adopt" --load mixed --delay 40 "haproxy=@HAProxy splice" forwarding= adopt=PATH
+    bench/relay/paired.py --way "longfat adopt" --load "1 flow" early=PATH "end-to-end=@longfat acknowledge"
 
 Every build runs all the time between hosts of its own and is loaded in turn, in an order of its own each time. So
 whatever else the machine does for longer than a turn falls on all alike: only the ratio to the first build within a
@@ -13,7 +14,7 @@ turn counts. Told are the median of these ratios, its 95 % interval (bootstrap) 
 those of the crate's example (`cargo build --release -p longfat-relay --example relay`); with --programs of longfat
 itself, which confines itself when root starts it. Raw figures go to standard output as lines of JSON, or --output.
 A build without a path is no relay at all: packets are forwarded. In place of a path @NAME is another relay that
-compare.py knows. Needs what compare.py needs for these loads.
+compare.py knows; ours is the first build that has a path. Needs what compare.py needs for these loads.
 
 8 clients  They open connections at once, so that the processors are busy; with "connections" one client waits for each.
 mixed      190 connections of 1 to 99 KB and 10 of 10 to 12 MB, 16 at once, from the server. With --delay the path to
@@ -48,8 +49,8 @@ def builds(words):
     if len(found) < 2 or len(found) != len(words):
         sys.exit("give at least two builds as NAME=PATH, each with a name of its own")
     peers = [path[1:] for path in found.values() if path.startswith(PEER)]
-    if unknown := [peer for peer in peers if peer not in compare.PEERS]:
-        sys.exit(f"@{unknown[0]}: no such relay; there are {', '.join(compare.PEERS)}")
+    if unknown := [peer for peer in peers if peer not in compare.RELAYS]:
+        sys.exit(f"@{unknown[0]}: no such relay; there are {', '.join(compare.RELAYS)}")
     own = [path for path in found.values() if path and not path.startswith(PEER)]
     if missing := [path for path in own if not os.access(path, os.X_OK)]:
         sys.exit(f"{missing[0]}: no program; build it with 'cargo build --release -p longfat-relay --example relay'")
@@ -63,11 +64,17 @@ def way_of(path, way):
     return compare.RELAYS[way] if path else None
 
 
-def started(stack, options, number, path):
+def program_of(path, builds):
+    """What runs a build, if it is ours."""
+    return path if not path.startswith(PEER) else next((own for own in builds.values() if own and own[0] != PEER), None)
+
+
+def started(stack, options, number, path, builds):
     """Hosts and a running relay of one build."""
     hosts = stack.enter_context(compare.Hosts(options.packets, number, options.delay))
     stack.enter_context(compare.servers(hosts))
-    own = argparse.Namespace(threads=options.threads, program=path, program_of_example=path,
+    program = program_of(path, builds)
+    own = argparse.Namespace(threads=options.threads, program=program, program_of_example=program,
                              example=not options.programs)
     return hosts, stack.enter_context(compare.Relay(hosts, way_of(path, options.way), own))
 
@@ -130,7 +137,8 @@ def main():
     compare.raise_descriptors()
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(options.output.open("a")) if options.output else sys.stdout
-        running = {name: started(stack, options, number, path) for number, (name, path) in enumerate(found.items())}
+        running = {name: started(stack, options, number, path, found)
+                   for number, (name, path) in enumerate(found.items())}
         if options.first:
             for hosts, relay in running.values():
                 compare.measure_running(hosts, relay, options.first, options.seconds)
