@@ -56,6 +56,15 @@ fn check(mut stream: &TcpStream, seed: u64) -> u64 {
     }
 }
 
+/// Stops the senders when it goes, also by a panic: a scope waits for all of its threads.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Both ways at once over several connections, while something is done to the relay that often.
 fn through(
     bed: &Bed,
@@ -71,6 +80,7 @@ fn through(
     half.0.shutdown(Shutdown::Write).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let stopping = Stop(&stop);
         let mut results = Vec::new();
         for ((client, far), number) in pairs.iter().zip(0..) {
             let stop = &stop;
@@ -89,7 +99,7 @@ fn through(
             std::thread::sleep(Duration::from_millis(150));
             disturb(round);
         }
-        stop.store(true, Ordering::Release);
+        drop(stopping);
         for (sent, received) in results {
             assert_eq!(sent.join().unwrap(), received.join().unwrap());
         }
