@@ -31,7 +31,7 @@ longfat relay run /tmp/step-in.toml &
 relay=$!
 ip netns exec server longfat transfer serve --listen 10.2.0.2 &
 server=$!
-trap 'kill $relay $server; wait $relay; ip netns del client; ip netns del server' EXIT
+trap 'kill $relay $server; wait $relay; ip link del lan; ip link del wan; ip netns del client; ip netns del server' EXIT
 for _ in $(seq 40); do
   longfat relay status --socket /tmp/step-in.sock >/dev/null 2>&1 && break
   # A relay that refuses to begin says why by its exit code.
