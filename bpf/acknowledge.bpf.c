@@ -5,10 +5,11 @@
  * the relay and its host.
  *
  * tell  At tc egress: a packet of a socket towards an end has its acknowledgement number held back at that of the other
- *       end. The right edge of its window stays where the socket put it, so nothing is sent later for it. When the other end
- *       stalls, the sender repeats what is not acknowledged. The answer to that tells a window of zero, for otherwise it
- *       would give the connection up after some minutes (RFC 9293 section 3.8.6.1 and RFC 1122 section 4.2.2.17).
- *       Selective acknowledgements go while something is held back: they would make what lies before them look lost.
+ *       end. The right edge of its window stays where the socket put it, so nothing is sent later for it. When the
+ *       other end stalls, the sender repeats what is not acknowledged. The answer to that tells a window of zero, for
+ *       otherwise it would give the connection up after some minutes (RFC 9293 section 3.8.6.1 and RFC 1122 section
+ *       4.2.2.17). Selective acknowledgements go while something is held back: they would make what lies before them
+ *       look lost.
  * hear  At tc ingress, before anybody leads or drops packets: an end's acknowledgement is noted. One that carries
  *       nothing goes on to the other end at once, in the name of the socket there: with its sequence number, window and
  *       timestamps, in a frame as that socket sends them. One with data needs no such copy: the data go on.

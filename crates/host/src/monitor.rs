@@ -182,8 +182,8 @@ impl Monitor {
         }
     }
 
-    /// Waits to be told of the monitor's end. Its socket closes a moment before: whoever meets that first must not end as
-    /// if nothing had happened to it.
+    /// Waits to be told of the monitor's end. Its socket closes a moment before: whoever meets that first must not end
+    /// as if nothing had happened to it.
     fn notice_its_end(&self) {
         for _ in 0..ENDS_WITHIN_MS {
             on_child_ended();

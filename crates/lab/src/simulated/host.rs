@@ -91,8 +91,8 @@ impl<'a> HostParameters<'a> {
     }
 
     /// Payload of a receive buffer. The kernel counts its bookkeeping, too, and learns from what arrives how much that
-    /// is (scaling_ratio): packets that passed an emulated path stand each in memory of their own ([`in_256ths`]); those
-    /// that a plain cable brought come in bundles, with next to none (measured: 0.94 is window).
+    /// is (scaling_ratio): packets that passed an emulated path stand each in memory of their own ([`in_256ths`]);
+    /// those that a plain cable brought come in bundles, with next to none (measured: 0.94 is window).
     ///
     /// One of a fixed size stays so; the others grow with what is read.
     pub fn receive_buffer(
@@ -169,8 +169,8 @@ impl<'a> HostParameters<'a> {
 mod tests {
     use super::*;
 
-    /// Linux 6.18 had 124,528, 94,600 and 125,272 bytes in flight at MTUs of 1500, 4352 and 9000 (emulated, whole segments)
-    /// where 200,000 bytes bound its receive buffer.
+    /// Linux 6.18 had 124,528, 94,600 and 125,272 bytes in flight at MTUs of 1500, 4352 and 9000 (emulated, whole
+    /// segments) where 200,000 bytes bound its receive buffer.
     #[test]
     fn five_eighths_of_a_buffer_are_window_where_packets_of_ethernet_come_one_by_one() {
         assert_eq!(
