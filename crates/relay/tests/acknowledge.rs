@@ -316,7 +316,7 @@ fn a_relay_that_is_killed_loses_nothing_that_it_acknowledged() {
     let missing = missing_when_killed("akill", "end-to-end");
     assert!(missing.iter().all(|bytes| *bytes == 0), "{missing:?}");
     let missing = missing_when_killed("akillearly", "early");
-    assert!(missing.iter().sum::<u64>() > 100_000, "the test would find what is lost: {missing:?}");
+    assert!(missing.iter().any(|bytes| *bytes > 0), "the test would find what is lost: {missing:?}");
 }
 
 #[test]
