@@ -158,3 +158,18 @@ fn the_programs_of_a_run_go_first_only_where_its_links_bound_what_they_send() {
     ));
     assert!(need::is_bounded(&with(SMALL, &[]).unwrap()));
 }
+
+#[test]
+fn of_its_way_a_flow_fills_only_the_narrowest_link() {
+    let two_links = SHORT_QUEUE
+        .replace("[hosts.b]", "[hosts.b]\n[hosts.router]\nforward = true\n[links.lan]\nbetween = ['a', 'router']\nrate = '1Gbit'")
+        .replace("between = [\"a\", \"b\"]", "between = [\"router\", \"b\"]");
+    let packets = |text: &str| {
+        let plan = slowed(&with(text, &[("links.path.rate", Value::String("100Mbit".into()))]).unwrap());
+        need::packets_per_s(&plan).round()
+    };
+    let alone = packets(SHORT_QUEUE);
+    assert_eq!(packets(&two_links), 2.0 * alone, "each packet crosses both");
+    let beside = format!("{two_links}[flows.short]\nfrom = 'a'\nto = 'router'\ncc = 'lf_reno'\n");
+    assert!(packets(&beside) > 8.0 * alone, "that flow fills the LAN");
+}

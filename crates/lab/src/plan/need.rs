@@ -5,7 +5,7 @@ use super::{CablePlan, FlowPlan, Plan, network::Topology, refusals::refusals};
 use crate::spec::DilateSpec;
 use longfat_link::plan::DirectionPlan;
 use longfat_schema::own_time::Dilation;
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 /// How long programs of a machine of two cores are held up now and then. Assumed, not measured: two turns of the
 /// scheduler.
@@ -93,16 +93,39 @@ fn of_round_trips(plan: &Plan) -> Option<(f64, String)> {
 }
 
 fn of_packets(plan: &Plan) -> Option<(f64, String)> {
-    let packets_per_s = |cable: &CablePlan| -> f64 {
-        let directions = cable.path.iter().flat_map(|path| [&path.forward, &path.backward]);
-        directions
-            .filter_map(DirectionPlan::most_bps)
-            .map(|bps| bps as f64 / (8.0 * f64::from(cable.mtu_bytes)))
-            .sum()
-    };
-    // Of both directions one is full; half as many acknowledgements go the other way.
-    let per_s = plan.links.iter().map(packets_per_s).sum::<f64>() / 2.0 * 1.5;
+    let per_s = packets_per_s(plan);
     (per_s > 0.0).then(|| (per_s / PACKETS_PER_S, format!("{per_s:.0} packets per second")))
+}
+
+/// Packets per second of all emulated links together. Of its way a flow fills only the narrowest link.
+pub(crate) fn packets_per_s(plan: &Plan) -> f64 {
+    // Of both directions one is full.
+    let bps = |cable: &CablePlan| {
+        let path = cable.path.as_ref()?;
+        let rates = [&path.forward, &path.backward].map(DirectionPlan::most_bps);
+        let both = rates.into_iter().flatten().sum::<u64>();
+        (both > 0).then_some(both as f64 / 2.0)
+    };
+    let topology = Topology::of_plan(plan);
+    let ways = plan.flows.iter().filter_map(|flow| topology.path(&flow.from, &flow.to));
+    let ways: Vec<Vec<&CablePlan>> = ways
+        .map(|way| {
+            let of_way = |cable: &&CablePlan| way.iter().any(|hop| hop.link == cable.name);
+            plan.links.iter().filter(of_way).filter(|cable| bps(cable).is_some()).collect()
+        })
+        .collect();
+    let of_cable = |cable: &CablePlan| {
+        let passing = ways.iter().filter(|way| way.iter().any(|other| other.name == cable.name));
+        let narrowest = passing.filter_map(|way| {
+            let rates = way.iter().filter_map(|other| Some((other.name.as_str(), bps(other)?)));
+            rates.min_by(|a, b| a.1.total_cmp(&b.1))
+        });
+        let narrowest: BTreeMap<_, _> = narrowest.collect();
+        let full = bps(cable)?.min(narrowest.values().sum());
+        Some(full / (8.0 * f64::from(cable.mtu_bytes)))
+    };
+    // Half as many acknowledgements go the other way.
+    plan.links.iter().filter_map(of_cable).sum::<f64>() * 1.5
 }
 
 fn directions(plan: &Plan) -> impl Iterator<Item = (&str, &DirectionPlan)> {
