@@ -12,7 +12,9 @@
  *       look lost.
  * hear  At tc ingress, before anybody leads or drops packets: an end's acknowledgement is noted. One that carries
  *       nothing goes on to the other end at once, in the name of the socket there: with its sequence number, window and
- *       timestamps, in a frame as that socket sends them. One with data needs no such copy: the data go on.
+ *       timestamps, in a frame as that socket sends them. One with data needs no such copy: the data go on. Whose SYN
+ *       or SYN-ACK was heard is noted, too: another end cannot be heard here. Its addresses are translated behind this
+ *       hook, or it comes by an interface that has none.
  *
  * Each writes before it reads what the other one writes, by atomic instructions, which are barriers. So either `tell`
  * finds what was acknowledged, or `hear` finds what was held back.
@@ -21,7 +23,9 @@
 #include "passing.h"
 
 #define PERCPU_ARRAY 6 /* BPF_MAP_TYPE_PERCPU_ARRAY */
+#define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define CONNECTIONS (1 << 16)
+#define HANDSHAKES (1 << 14)
 #define HEADER_MASK 63
 #define TRIES 4
 #define STALL_NS 200000000ull /* the least time after which a sender repeats something (TCP_RTO_MIN) */
@@ -40,6 +44,14 @@ struct {
 	__type(key, struct lf_ends);
 	__type(value, struct lf_acks);
 } acknowledged SEC(".maps");
+
+/* Whose SYN or SYN-ACK was heard: bits of lf_heard. */
+struct {
+	__uint(type, LRU_HASH);
+	__uint(max_entries, HANDSHAKES);
+	__type(key, struct lf_ends);
+	__type(value, __u32);
+} handshakes SEC(".maps");
 
 /* A TCP header before and after it was changed. */
 struct headers {
@@ -197,6 +209,18 @@ static __always_inline void send_on(struct __sk_buff *skb, const struct passing 
 	write_bytes(skb, at, h->old, header);
 }
 
+static __always_inline void hear_handshake(const struct passing *p)
+{
+	__u32 by = p->is_from_high ? LF_HEARD_HIGH : LF_HEARD_LOW;
+	__u32 *heard = bpf_map_lookup_elem(&handshakes, &p->ends);
+
+	/* A SYN begins another connection of these ends, or the same one again. */
+	if (heard && p->packet.flags & ACK)
+		*heard |= by;
+	else if (!heard || *heard != by)
+		bpf_map_update_elem(&handshakes, &p->ends, &by, 0);
+}
+
 SEC("tcx/ingress")
 int hear(struct __sk_buff *skb)
 {
@@ -206,7 +230,13 @@ int hear(struct __sk_buff *skb)
 	__u32 acked, before;
 
 	/* Of a network behind this interface: it is heard there. */
-	if (skb->vlan_present || !parse_passing(skb, &p) || (p.packet.flags & (SYN | RST | ACK)) != ACK)
+	if (skb->vlan_present || !parse_passing(skb, &p))
+		return TCX_NEXT;
+	if (p.packet.flags & SYN) {
+		hear_handshake(&p);
+		return TCX_NEXT;
+	}
+	if ((p.packet.flags & (RST | ACK)) != ACK)
 		return TCX_NEXT;
 	a = bpf_map_lookup_elem(&acknowledged, &p.ends);
 	if (!a)

@@ -7,6 +7,9 @@
 
 #define LF_LINK_BYTES 12 /* both addresses of an Ethernet header */
 
+/* Ends of lf_ends whose SYN or SYN-ACK was heard. */
+enum lf_heard { LF_HEARD_LOW = 1, LF_HEARD_HIGH = 2 };
+
 /* The relay's socket towards one end: what its packets said, and what may be told to that end. */
 struct lf_ack_leg {
 	lf_u64 acked_ns;  /* when the next one was told last, by CLOCK_MONOTONIC_COARSE */

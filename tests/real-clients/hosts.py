@@ -153,9 +153,9 @@ class Relay:
             for address in self.carried:
                 self.carried[address] += line.startswith("closed: ") and f" to {bracketed(address)}:" in line
 
-    def wait_for_more_than(self, before, address):
+    def wait_for_more_than(self, before, address, within_s):
         """A connection is reported when both legs have ended, which may be after its client has."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + within_s
         while self.carried[address] <= before:
             assert time.monotonic() < deadline, "nothing of it went through the relay"
             time.sleep(0.01)

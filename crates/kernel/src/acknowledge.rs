@@ -27,15 +27,23 @@ use std::{
 
 static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/acknowledge.bpf.o"));
 
-/// The layout of the map that a process hands to the next one: another number with every change of `lf_acks`.
-pub const LAYOUT: u32 = 1;
+/// The layout of the maps that a process hands to the next one: another number with every change of what lies in them.
+pub const LAYOUT: u32 = 2;
 const MAP: &str = "acknowledged";
+const HANDSHAKES: &str = "handshakes";
+/// Both bits of `lf_heard`.
+const BOTH_HEARD: u32 = 3;
 /// BPF_F_BEFORE: packets are heard before another program leads or drops them.
 const BEFORE: tcx::Order = 1 << 3;
 /// SCM_MAX_FD of `net/scm.h`.
 const MOST_DESCRIPTORS: usize = 253;
 /// ARPHRD_ETHER of `linux/if_arp.h`.
 const ETHERNET: u16 = 1;
+
+/// Descriptors that a process of such a layout hands to the next one.
+pub fn descriptor_count(layout: u32) -> usize {
+    if layout < 2 { 3 } else { 4 }
+}
 
 /// What this process or kernel lacks for it; nothing is touched.
 pub fn missing() -> Vec<Missing> {
@@ -184,6 +192,7 @@ type Pair = (SocketAddr, SocketAddr);
 /// Holds acknowledgements back while it lives, or whoever it was handed to.
 pub struct Acknowledging {
     map: MapHandle,
+    handshakes: MapHandle,
     links: [OwnedFd; 2],
     _object: Option<Object>,
 }
@@ -213,28 +222,39 @@ impl Acknowledging {
         let descriptors: Vec<RawFd> = links.iter().map(|link| link.as_fd().as_raw_fd()).collect();
         let links = boxed(&descriptors)
             .map_err(|source| Error::io("put programs at tc where they outlive this process", source))?;
-        Ok(Acknowledging { map: object::map_handle(&object, MAP)?, links, _object: Some(object) })
+        let [map, handshakes] = [MAP, HANDSHAKES].map(|name| object::map_handle(&object, name));
+        Ok(Acknowledging { map: map?, handshakes: handshakes?, links, _object: Some(object) })
     }
 
     /// Goes on with the programs of another process of the same [`LAYOUT`].
     ///
     /// # Errors
     /// When these are no such descriptors.
-    pub fn inherit([map, one, other]: [OwnedFd; 3]) -> Result<Acknowledging> {
+    pub fn inherit([map, handshakes, one, other]: [OwnedFd; 4]) -> Result<Acknowledging> {
+        let handle = |map: OwnedFd| {
+            let id = MapInfo::new(map.as_fd())?.info.id;
+            MapHandle::from_map_id(id)
+        };
         let failed = |source| refused("go on with acknowledgements of another relay", source);
-        let id = MapInfo::new(map.as_fd()).map_err(failed)?.info.id;
-        let map = MapHandle::from_map_id(id).map_err(failed)?;
-        Ok(Acknowledging { map, links: [one, other], _object: None })
+        let [map, handshakes] = [map, handshakes].map(|map| handle(map).map_err(failed));
+        Ok(Acknowledging { map: map?, handshakes: handshakes?, links: [one, other], _object: None })
     }
 
-    /// For another process: the map, and both ends of the box in which the programs' links lie.
-    pub fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
-        [self.map.as_fd(), self.links[0].as_fd(), self.links[1].as_fd()]
+    /// For another process: the maps, and both ends of the box in which the programs' links lie.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 4] {
+        [self.map.as_fd(), self.handshakes.as_fd(), self.links[0].as_fd(), self.links[1].as_fd()]
     }
 
     /// Descriptors it keeps open: the object's maps, programs and type information, and those above.
     pub fn descriptor_count(&self) -> usize {
-        10
+        12
+    }
+
+    /// Whether the handshake of a connection was heard from both ends, under the very addresses of its sockets here.
+    pub fn has_heard_handshake(&self, (client, server): Pair) -> bool {
+        let (ends, _) = RawEnds::of(client, server);
+        let heard = self.handshakes.lookup(&ends.to_bytes(), MapFlags::ANY).ok().flatten();
+        heard.is_some_and(|bytes| bytes == BOTH_HEARD.to_ne_bytes())
     }
 
     /// From now on sockets between a client and a server acknowledge what the other end has acknowledged: the socket

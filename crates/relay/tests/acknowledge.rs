@@ -4,13 +4,13 @@
 mod bed;
 
 use bed::{
-    Bed, Running, asked, carry, check_noise, exchange,
+    Bed, Running, asked, carry, check_noise, exchange, nft,
     path::{PROCESS, RelayProcess, eventually},
     receive_noise,
     routers::Routers,
     send_noise, servers, set_ipv4, start, talk, told, try_send_some_noise,
 };
-use longfat_host::{run_command, socket};
+use longfat_host::{interface, run_command, socket};
 use longfat_kernel::watch::Conditions;
 use longfat_relay::{Acknowledge, Observer, QueueSpec, Ready, RelayPlan};
 use std::{
@@ -246,6 +246,44 @@ fn ends_without_selective_acknowledgements_stay_end_to_end() {
     }
     let status = told("anosack");
     assert_eq!((status.inserted, status.passed.get("no_sack")), (0, Some(&2)), "{status:?}");
+    assert_orderly(relay);
+}
+
+/// The server is heard under the router's address, so nobody would learn what it has acknowledged.
+#[test]
+fn connections_whose_addresses_are_translated_stay_end_to_end() {
+    // In mid-stream nobody has seen both SYNs under the same addresses.
+    for (tag, plan, unheard) in [("anatonce", at_once(), Some(4)), ("anatlater", later(), None)] {
+        let bed = Bed::new(tag);
+        let relay = start(tag, &bed, plan);
+        let translate = "type nat hook postrouting priority 100; oifname wan masquerade;";
+        nft(&bed.relay, &format!("table inet translated {{ chain out {{ {translate} }}; }}"));
+        let servers = listening(&bed);
+        for (client, far) in &pairs(&bed, &servers) {
+            exchange(client, far, 4 << 20);
+        }
+        let status = told(tag);
+        assert_eq!((status.inserted, status.passed.get("unheard")), (0, unheard.as_ref()), "{status:?}");
+        assert_orderly(relay);
+    }
+}
+
+/// Acknowledgements over the new interface would not be heard either.
+#[test]
+fn connections_over_an_interface_that_came_later_stay_end_to_end() {
+    let bed = Bed::new("alink");
+    let relay = start("alink", &bed, at_once());
+    let end = |namespace, name| interface::End { namespace, name };
+    interface::veth(end(&bed.server, "eth1"), end(&bed.relay, "wan2"), 1500).unwrap();
+    bed.relay.ip(&["addr", "add", "10.71.3.1/24", "dev", "wan2"]).unwrap();
+    bed.server.ip(&["addr", "add", "10.71.3.2/24", "dev", "eth1"]).unwrap();
+    bed.server.ip(&["route", "replace", "default", "via", "10.71.3.1"]).unwrap();
+    let address: SocketAddr = "10.71.3.2:9000".parse().unwrap();
+    let listener = bed.listen("10.71.3.2:9000");
+    let (client, far) = bed.pair(&listener, address);
+    exchange(&client, &far, 4 << 20);
+    let status = told("alink");
+    assert_eq!((status.inserted, status.passed.get("unheard")), (0, Some(&1)), "{status:?}");
     assert_orderly(relay);
 }
 

@@ -35,7 +35,7 @@ const AFTERWARDS: Duration = Duration::from_secs(60);
 pub(crate) struct Acks {
     programs: OnceLock<Acknowledging>,
     /// Another relay's programs for the connections that it left, whose map is laid out otherwise.
-    others: Mutex<Vec<(u32, [OwnedFd; 3])>>,
+    others: Mutex<Vec<(u32, Vec<OwnedFd>)>>,
     next_birth: AtomicU32,
     ending: Mutex<VecDeque<(Instant, Pair, u32)>>,
     kept: OnceLock<Vec<u64>>,
@@ -52,13 +52,16 @@ impl Default for Acks {
 
 impl Acks {
     /// Another relay's programs, for [`Acks::prepare`].
-    pub fn inherit(&self, layout: u32, descriptors: [OwnedFd; 3]) -> Result<()> {
-        if layout != LAYOUT || self.programs.get().is_some() {
-            lock(&self.others).push((layout, descriptors));
-            return Ok(());
+    pub fn inherit(&self, layout: u32, descriptors: Vec<OwnedFd>) -> Result<()> {
+        let is_known = layout == LAYOUT && self.programs.get().is_none();
+        match <[OwnedFd; 4]>::try_from(descriptors) {
+            Ok(descriptors) if is_known => {
+                let programs = Acknowledging::inherit(descriptors).map_err(|error| failed(&error))?;
+                let _ = self.programs.set(programs);
+            }
+            Ok(descriptors) => lock(&self.others).push((layout, descriptors.into())),
+            Err(descriptors) => lock(&self.others).push((layout, descriptors)),
         }
-        let programs = Acknowledging::inherit(descriptors).map_err(|error| failed(&error))?;
-        let _ = self.programs.set(programs);
         Ok(())
     }
 
@@ -82,6 +85,14 @@ impl Acks {
         let programs = Acknowledging::attach(&interfaces).map_err(|error| failed(&error))?;
         let _ = self.programs.set(programs);
         Ok(())
+    }
+
+    /// Sockets are put between these ends, whose handshake has passed here.
+    pub fn begin_behind_handshake(&self, pair: Pair, between: &Between) -> std::result::Result<(), Reason> {
+        match self.programs.get() {
+            Some(programs) if !programs.has_heard_handshake(pair) => Err(Reason::Unheard),
+            _ => self.begin(pair, between),
+        }
     }
 
     /// Sockets are put between these ends.
@@ -162,12 +173,13 @@ impl Acks {
     }
 
     /// What another relay needs of it.
-    fn holdings(&self, others: &[(u32, [OwnedFd; 3])], mut put: impl FnMut(Holding, [BorrowedFd<'_>; 3])) {
+    fn holdings(&self, others: &[(u32, Vec<OwnedFd>)], mut put: impl FnMut(Holding, &[BorrowedFd<'_>])) {
         if let Some(programs) = self.programs.get() {
-            put(Holding::Acknowledging { layout: LAYOUT }, programs.descriptors());
+            put(Holding::Acknowledging { layout: LAYOUT }, &programs.descriptors());
         }
         for (layout, descriptors) in others {
-            put(Holding::Acknowledging { layout: *layout }, descriptors.each_ref().map(AsFd::as_fd));
+            let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+            put(Holding::Acknowledging { layout: *layout }, &descriptors);
         }
     }
 
@@ -180,7 +192,7 @@ impl Acks {
             let mut ids = Vec::new();
             self.holdings(&lock(&self.others), |holding, descriptors| {
                 let id = keeping.other_id();
-                keeping.put(id, &holding, &descriptors);
+                keeping.put(id, &holding, descriptors);
                 ids.push(id);
             });
             ids
@@ -198,7 +210,7 @@ impl Acks {
         self.holdings(&lock(&self.others), |holding, descriptors| {
             let id = ids.next().unwrap_or_else(|| keeping.other_id());
             if outcome.is_ok() {
-                outcome = put(id, &holding, &descriptors);
+                outcome = put(id, &holding, descriptors);
             }
         });
         outcome
@@ -207,7 +219,7 @@ impl Acks {
     /// Descriptors kept open.
     pub fn descriptors(&self) -> usize {
         let own = self.programs.get().map_or(0, Acknowledging::descriptor_count);
-        own + 3 * lock(&self.others).len()
+        own + lock(&self.others).iter().map(|(_, descriptors)| descriptors.len()).sum::<usize>()
     }
 }
 

@@ -310,7 +310,7 @@ impl<'a> Adopter<'a> {
         let plan = self.adopting.way(rule).ok_or(Reason::Unseen)?;
         let acks = &self.adopting.watcher.acks;
         if plan.acknowledge == Acknowledge::EndToEnd {
-            acks.begin(pair, between)?;
+            acks.begin_behind_handshake(pair, between)?;
         }
         let is_led = self.adopting.watcher.hold(pair, self.holder);
         let stood = self.stand_between(pair, between, &plan);

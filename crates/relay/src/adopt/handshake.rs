@@ -42,11 +42,13 @@ pub enum Reason {
     Restless,
     /// The rule acknowledges end to end, and the ends did not agree on selective acknowledgements.
     NoSack,
+    /// The rule acknowledges end to end, and an end is not heard under the addresses that its sockets here would have.
+    Unheard,
 }
 
 impl Reason {
     /// All of them.
-    pub const ALL: [Reason; 16] = [
+    pub const ALL: [Reason; 17] = [
         Reason::Unseen,
         Reason::Unclear,
         Reason::Reset,
@@ -63,6 +65,7 @@ impl Reason {
         Reason::Urgent,
         Reason::Restless,
         Reason::NoSack,
+        Reason::Unheard,
     ];
 
     /// As status and metrics name it.
@@ -84,6 +87,7 @@ impl Reason {
             Reason::Urgent => "urgent",
             Reason::Restless => "restless",
             Reason::NoSack => "no_sack",
+            Reason::Unheard => "unheard",
         }
     }
 }

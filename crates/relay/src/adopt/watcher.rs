@@ -472,9 +472,11 @@ impl Watcher {
         };
         match candidate.path.on_packet(segment) {
             Verdict::Wait => Some(Step::Send),
-            Verdict::Adopt(between)
-                if self.watching.get()?.leads_all(pair) && self.has_heard(candidate, pair, &between) =>
-            {
+            Verdict::Adopt(between) if !self.has_heard(candidate, pair, &between) => {
+                self.decide(&mut state, pair, Kind::Passed, now);
+                Some(Step::Pass(Reason::Unheard))
+            }
+            Verdict::Adopt(between) if self.watching.get()?.leads_all(pair) => {
                 let (plan, known) = (Arc::clone(&candidate.plan), candidate.known.clone());
                 Some(Step::Adopt(Box::new(Adoption { pair, between: *between, plan, known })))
             }

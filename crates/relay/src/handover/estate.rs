@@ -11,7 +11,7 @@ use crate::{
     logic::connection::Direction,
 };
 use longfat_host::socket;
-use longfat_kernel::watch::LAYOUT;
+use longfat_kernel::{acknowledge, watch::LAYOUT};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -80,7 +80,7 @@ pub(crate) struct Estate {
     /// What is known of watched connections.
     pub known: Option<[OwnedFd; 2]>,
     /// Programs that hold acknowledgements back, by the layout of their maps.
-    pub acknowledging: Vec<(u32, [OwnedFd; 3])>,
+    pub acknowledging: Vec<(u32, Vec<OwnedFd>)>,
     pub connections: BTreeMap<u64, Arrival>,
     /// By worker.
     pub handshakes: Vec<(usize, Handshake)>,
@@ -241,7 +241,8 @@ impl Estate {
                 self.known = (layout == LAYOUT).then_some(known);
             }
             Holding::Acknowledging { layout } => {
-                self.acknowledging.push((layout, [next()?, next()?, next()?]));
+                let count = acknowledge::descriptor_count(layout);
+                self.acknowledging.push((layout, (0..count).map(|_| next()).collect::<io::Result<_>>()?));
             }
             Holding::Metrics {} => self.metrics = Some(next()?.into()),
             Holding::Keeper {} => self.keeper = Some(Wire::inherited(next()?)),

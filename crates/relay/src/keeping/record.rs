@@ -7,6 +7,7 @@ use crate::logic::{
     adopted::AdoptedStatus,
     connection::{Direction, Side},
 };
+use longfat_kernel::acknowledge;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
@@ -191,9 +192,9 @@ pub enum Holding {
         /// How what lies in them is laid out.
         layout: u32,
     },
-    /// Programs at tc that hold acknowledgements back: their map, and both ends of the box in which they lie.
+    /// Programs at tc that hold acknowledgements back: their maps, and both ends of the box in which they lie.
     Acknowledging {
-        /// How what lies in the map is laid out.
+        /// How what lies in the maps is laid out.
         layout: u32,
     },
     /// Both sockets of a connection, and its buffers.
@@ -352,7 +353,7 @@ impl Holding {
             Holding::Failed(_) => 0,
             Holding::Handshake { is_dialled, .. } => usize::from(*is_dialled),
             Holding::Pipe { .. } | Holding::Watched { .. } => 2,
-            Holding::Acknowledging { .. } => 3,
+            Holding::Acknowledging { layout } => acknowledge::descriptor_count(*layout),
             Holding::Connection(record) => {
                 2 + record.held.iter().map(|held| held.descriptors()).sum::<usize>()
             }
