@@ -3,9 +3,13 @@
 
 mod bed;
 
-use bed::{Running, accept, exchange, nft, set_forwarding};
+use bed::{
+    Running, accept, check_some_noise, control_of, exchange, nft, path::eventually, set_forwarding, told,
+    try_send_some_noise,
+};
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
-use longfat_relay::{Accept, InterceptPlan, RelayPlan};
+use longfat_kernel::watch::Conditions;
+use longfat_relay::{Accept, Acknowledge, InterceptPlan, RelayPlan};
 use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpListener, TcpStream},
@@ -81,17 +85,32 @@ impl Bridged {
         self.client.run(|| TcpStream::connect_timeout(&address, bed::PATIENCE)).unwrap()
     }
 
-    /// A stream each way; the server sees the client's own address and port.
-    fn exchange(&self, address: &str) {
+    /// The server sees the client's own address and port.
+    fn pair(&self, address: &str) -> (TcpStream, TcpStream) {
         let listener = self.listen(address);
         let client = self.connect(address.parse().unwrap()).unwrap();
         let far = accept(&listener);
         assert_eq!(far.peer_addr().unwrap(), client.local_addr().unwrap());
+        (client, far)
+    }
+
+    /// A stream each way.
+    fn exchange(&self, address: &str) {
+        let (client, far) = self.pair(address);
         exchange(&client, &far, 3 << 20);
     }
 }
 
 const SERVERS: [&str; 2] = ["10.73.0.2:9000", "[fd73::2]:9000"];
+
+/// Every way in which a relay steps into connections whose handshakes pass.
+fn stepping_in() -> [RelayPlan; 3] {
+    let at_once = plan(Accept::EndToEnd);
+    let [mut acknowledging, mut later] = [at_once.clone(), at_once.clone()];
+    acknowledging.defaults_mut().acknowledge = Acknowledge::EndToEnd;
+    later.defaults_mut().adopt = Conditions { bytes: Some(100_000), ..Conditions::default() };
+    [at_once, acknowledging, later]
+}
 
 fn plan(accept: Accept) -> RelayPlan {
     let intercept = InterceptPlan { interfaces: vec!["br0".into()], ..InterceptPlan::default() };
@@ -116,6 +135,24 @@ fn on_a_bridge_lifted_connections_are_relayed_and_others_flow_on() {
         assert_eq!(relay.stop().finished, 2);
         // The relay is gone: they are routed.
         SERVERS.iter().for_each(|server| bridged.exchange(server));
+    }
+    for plan in stepping_in() {
+        let plan = RelayPlan { control: Some(control_of("bridge")), ..plan };
+        let relay = Running::start(&bridged.host, plan);
+        for (server, so_many) in SERVERS.into_iter().zip(1..) {
+            let (client, far) = bridged.pair(server);
+            eventually("the relay has stepped in", || {
+                for (from, to) in [(&client, &far), (&far, &client)] {
+                    std::thread::scope(|scope| {
+                        scope.spawn(|| try_send_some_noise(from, 1, 50_000).unwrap());
+                        check_some_noise(to, 1, 50_000, (1 << 16, Duration::ZERO));
+                    });
+                }
+                told("bridge").inserted == so_many
+            });
+            exchange(&client, &far, 3 << 20);
+        }
+        assert_eq!(relay.stop().finished, 2);
     }
     bridged.let_down();
     SERVERS.iter().for_each(|server| bridged.exchange(server));

@@ -71,7 +71,7 @@ impl Acks {
         if self.programs.get().is_some() || !plan.acknowledges_end_to_end() {
             return Ok(());
         }
-        let mut interfaces = mark::interfaces().map_err(|error| failed(&error))?;
+        let mut interfaces = mark::interfaces_passed_once().map_err(|error| failed(&error))?;
         // What comes by the relay's own interfaces was heard before; nothing passes by the loopback.
         interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
         let others = acknowledge::not_ethernet(&interfaces).map_err(|error| failed(&error))?;

@@ -258,7 +258,7 @@ impl Watcher {
             ))
         };
         // What comes by the relay's own interfaces was seen before; nothing passes by the loopback.
-        let mut interfaces = mark::interfaces().map_err(failed)?;
+        let mut interfaces = mark::interfaces_passed_once().map_err(failed)?;
         interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).take();
         match Watching::attach(&interfaces, alike, known.as_ref()) {

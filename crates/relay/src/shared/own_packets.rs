@@ -88,7 +88,7 @@ impl OwnPackets {
 fn attach_alike(own_mark: u32, journal: &Journal) -> Option<Alike> {
     let attached = match alike::missing().first() {
         Some(missing) => Err(missing.to_string()),
-        None => mark::interfaces()
+        None => mark::interfaces_passed_once()
             .and_then(|interfaces| Alike::attach(&interfaces, own_mark))
             .map_err(|error| error.to_string()),
     };
