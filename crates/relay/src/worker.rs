@@ -7,6 +7,7 @@
 mod accept;
 mod arrival;
 mod arrive;
+mod awake;
 mod balance;
 mod gathering;
 mod insert;
@@ -101,6 +102,8 @@ pub(crate) struct Worker<'a> {
     pausing: pause::Pausing,
     /// Connections that have come from another router.
     unheard: Vec<move_in::Unheard>,
+    /// Whether it waits awake for a moment before it sleeps.
+    awake: awake::Awake,
     /// Connections whose bulk data gather.
     gathering: Vec<Token>,
     /// Rounds of its loop.
@@ -142,6 +145,7 @@ impl<'a> Worker<'a> {
             leaving: release::Leaving::new(Instant::now()),
             pausing: pause::Pausing::new(Instant::now()),
             unheard: Vec::new(),
+            awake: awake::Awake::default(),
             gathering: Vec::new(),
             round: 0,
             events: 0,
@@ -244,7 +248,10 @@ impl<'a> Worker<'a> {
                 count => return Ok(count),
             }
         }
-        self.poll(events, timeout)
+        match if timeout > 0 { self.wait_awake(events)? } else { 0 } {
+            0 => self.poll(events, timeout),
+            count => Ok(count),
+        }
     }
 
     fn poll(&self, events: &mut [EpollEvent], timeout: u16) -> Result<usize> {
@@ -456,6 +463,7 @@ impl<'a> Worker<'a> {
         let ended = connection.ended;
         self.shared.admission.give_place_back(connection.legs.client_address.ip());
         drop(connection);
+        self.awake.on_end();
         self.workers.count_ended(ended, bytes);
     }
 
