@@ -6,7 +6,7 @@ mod bed;
 use bed::{
     Bed, Running, SERVER_V4, accept, asked, check_noise, check_noise_slowly, check_some_noise, control_of,
     ends_with_reset, exchange, nft, path::eventually, reset, send_noise, servers, set_ipv4, start, talk,
-    told, try_send_noise_slowly,
+    told, try_send_noise_slowly, try_send_some_noise,
 };
 use longfat_host::Namespace;
 use longfat_kernel::watch::Conditions;
@@ -19,6 +19,7 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -74,6 +75,56 @@ fn a_stream_is_stepped_into_and_no_byte_is_wrong() {
     assert_eq!((status.watched, status.reached, status.adopted), (2, 2, 2), "{status:?}");
     let stats = relay.stop();
     assert_eq!((stats.connections, stats.finished), (2, 2), "{stats:?}");
+}
+
+/// Packets that were led to the relay's own interfaces.
+fn led_packets(host: &Namespace) -> u64 {
+    let listed = host.ip(&["-json", "-stats", "link", "show"]).unwrap();
+    let links: Vec<serde_json::Value> = serde_json::from_str(&listed).unwrap();
+    let own = links.iter().filter(|link| link["ifname"].as_str().unwrap().starts_with("lfh"));
+    own.map(|link| link["stats64"]["tx"]["packets"].as_u64().unwrap()).sum()
+}
+
+/// Flows that fill the relay's interface faster than it reads would keep each other there.
+#[test]
+fn packets_of_fast_flows_go_straight_to_the_sockets_soon_after_the_relay_has_stepped_in() {
+    let bed = Bed::new("mfast");
+    let relay = start("mfast", &bed, plan());
+    let address: SocketAddr = format!("{SERVER_V4}:9000").parse().unwrap();
+    let listener = bed.listen(&address.to_string());
+    let pairs: Vec<_> = (0..8).map(|_| bed.pair(&listener, address)).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (client, far) in &pairs {
+            scope.spawn(|| {
+                let mut is_open = true;
+                while is_open && !is_over.load(Relaxed) {
+                    is_open = try_send_some_noise(client, 1, 1 << 20).is_ok();
+                }
+            });
+            scope.spawn(|| while let Ok(1..) = (&*far).read(&mut [0; 1 << 16]) {});
+        }
+        let over = Over(&is_over, &pairs);
+        eventually("the relay has stepped into all", || told("mfast").adopted == 8);
+        eventually("nothing is led by the relay's interface any more", || {
+            let before = led_packets(&bed.relay);
+            std::thread::sleep(Duration::from_millis(100));
+            led_packets(&bed.relay) == before
+        });
+        drop(over);
+    });
+    drop(pairs);
+    assert_eq!(relay.stop().finished, 8);
+}
+
+/// Ends streams when a test has ended, however it has.
+struct Over<'a>(&'a AtomicBool, &'a [(TcpStream, TcpStream)]);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+        self.1.iter().for_each(|(client, _)| drop(client.shutdown(Shutdown::Write)));
+    }
 }
 
 #[test]

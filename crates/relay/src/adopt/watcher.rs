@@ -45,6 +45,9 @@ const MOST_IN_PATH: usize = 64;
 const MOST_COPIED_BYTES: usize = 128 << 20;
 /// Connections that wait at most.
 const MOST_WAITING: usize = 4096;
+/// How long the interface may take to become empty, so that no packet overtakes another. What fills it faster than it is
+/// read would be led here for good otherwise.
+const ORDERLY: Duration = Duration::from_millis(20);
 /// How long resets are led here when nothing else is.
 const RESETS: Duration = Duration::from_millis(100);
 /// Packets of a connection that has moved to another router are dropped for so long: by then routes have followed it.
@@ -168,8 +171,8 @@ struct State {
 /// Connections whose packets are led here by the tc program, also when a socket is there.
 #[derive(Debug, Default)]
 struct Led {
-    /// All of them, as long as some may still be in the interface.
-    all: Vec<Pair>,
+    /// All of them, as long as some may still be in the interface, and not for long.
+    all: Vec<(Instant, Pair)>,
     /// Resets alone.
     resets: VecDeque<(Instant, Pair)>,
 }
@@ -572,7 +575,7 @@ impl Watcher {
         let interface = state.interface_of(holder);
         let is_led = interface.is_some_and(|interface| watching.lead(pair, Lead::All, interface).is_ok());
         if is_led {
-            state.led.entry(holder).or_default().all.push(pair);
+            state.led.entry(holder).or_default().all.push((Instant::now(), pair));
             self.leads_all.store(true, Ordering::Release);
         }
         is_led
@@ -583,7 +586,7 @@ impl Watcher {
         let Some(watching) = self.watching.get() else { return };
         if self.leads_all.load(Ordering::Acquire) {
             let mut state = self.lock();
-            state.lead_resets(watching, holder);
+            state.lead_resets(watching, holder, Duration::ZERO);
             let leads_all = state.led.values().any(|led| !led.all.is_empty());
             self.leads_all.store(leads_all, Ordering::Release);
         }
@@ -663,11 +666,12 @@ impl Entry {
 
 impl Led {
     fn has(&self, pair: Pair) -> bool {
-        self.all.contains(&pair) || self.resets.iter().any(|(_, other)| *other == pair)
+        self.all.iter().any(|(_, other)| *other == pair)
+            || self.resets.iter().any(|(_, other)| *other == pair)
     }
 
     fn into_pairs(self) -> impl Iterator<Item = Pair> {
-        self.all.into_iter().chain(self.resets.into_iter().map(|(_, pair)| pair))
+        self.all.into_iter().chain(self.resets).map(|(_, pair)| pair)
     }
 }
 
@@ -684,11 +688,13 @@ impl State {
         self.meant.as_ref()?.interfaces.get(holder).copied()
     }
 
-    /// Leads resets of connections here that were inserted right after their handshakes.
-    fn lead_resets(&mut self, watching: &Watching, holder: usize) {
+    /// Leads only resets of connections here that were inserted right after their handshakes, so long ago.
+    fn lead_resets(&mut self, watching: &Watching, holder: usize, ago: Duration) {
         let (interface, now) = (self.interface_of(holder), Instant::now());
         let Some((led, interface)) = self.led.get_mut(&holder).zip(interface) else { return };
-        for pair in led.all.drain(..) {
+        // The oldest come first.
+        let count = led.all.partition_point(|(since, _)| now.saturating_duration_since(*since) >= ago);
+        for (_, pair) in led.all.drain(..count) {
             // It changes an order that is there.
             let _ = watching.lead(pair, Lead::Resets, interface);
             led.resets.push_back((now, pair));
@@ -710,6 +716,7 @@ impl State {
     /// read after its connection was forgotten would go on to an end that has been told of it by a socket.
     fn expire(&mut self, watching: &Watching, look: Look, passed: &mut dyn FnMut(Reason), acks: &Acks) {
         let Look { holder, now, is_empty, is_draining } = look;
+        self.lead_resets(watching, holder, ORDERLY);
         if let Some(led) = self.led.get_mut(&holder).filter(|_| is_empty) {
             while let Some((_, pair)) =
                 led.resets.pop_front_if(|(since, _)| now.saturating_duration_since(*since) >= RESETS)
@@ -734,7 +741,7 @@ impl State {
                     acks.forget(*pair);
                     entry.stage = Stage::Behind(Kind::Passed, now);
                 }
-                Stage::Behind(kind, since) if is_empty && is_past(since, RESETS) => {
+                Stage::Behind(kind, since) if is_past(since, ORDERLY) => {
                     entry.lead_resets(watching, *pair, *kind);
                 }
                 Stage::Resets(kind, since) if is_empty && is_past(since, RESETS) => {
