@@ -46,11 +46,7 @@ pub(crate) struct Looks {
 
 impl Looks {
     pub fn new(legs: &Legs, now: Instant) -> Looks {
-        let mut of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
-        if legs.is_inserted {
-            // With more room those were seen to fall into moving segment by segment.
-            of.iter_mut().for_each(|look| look.fast_buffer_bytes = 0);
-        }
+        let of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
         Looks { of, due: now, every: LOOK_EVERY, memory_bytes: None }
     }
 
