@@ -776,7 +776,8 @@ fn only_a_fast_connection_is_stepped_into_where_a_rate_is_asked_for() {
         assert_eq!(told("mrate").reached, turn as u64, "much has passed, slowly");
         adopt(&bed, &client, &far);
         let known = adopted("mrate").pop().unwrap();
-        assert!(known.passed_bytes >= 1_100_000 && known.age_us >= 2_900_000, "{known:?}");
+        // Of what the rate gives in the second that counted, ten pieces may have been slow ones.
+        assert!(known.passed_bytes >= 900_000 && known.age_us >= 2_900_000, "{known:?}");
         assert!(known.client_rtt_us.is_none(), "nobody asked for it: {known:?}");
     }
     drop(relay);

@@ -46,7 +46,11 @@ pub(crate) struct Looks {
 
 impl Looks {
     pub fn new(legs: &Legs, now: Instant) -> Looks {
-        let of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
+        let mut of = Direction::BOTH.map(|direction| Look::new(&legs.plan, direction));
+        if legs.is_inserted {
+            // More room brought those nothing, and cost eight at a time some of their rate.
+            of.iter_mut().for_each(|look| look.fast_buffer_bytes = 0);
+        }
         Looks { of, due: now, every: LOOK_EVERY, memory_bytes: None }
     }
 
