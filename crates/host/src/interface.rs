@@ -1,11 +1,10 @@
 //! Interfaces: veth pairs between namespaces, offloads.
 
-use crate::{Error, Namespace, Result};
-use nix::{
-    errno::Errno,
-    sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket},
+use crate::{
+    Error, Namespace, Result,
+    netlink::{self, Netlink, attributes, push_attribute},
 };
-use std::os::fd::AsRawFd;
+use std::ffi::CStr;
 
 /// Longest name of an interface (IFNAMSIZ less its terminator).
 pub const NAME_MAX: usize = 15;
@@ -45,48 +44,60 @@ pub fn veth(a: End<'_>, b: End<'_>, mtu_bytes: u32) -> Result<()> {
     Ok(())
 }
 
+/// RTM_GETLINK and RTM_SETLINK of linux/rtnetlink.h.
+const GET_LINK: u16 = 18;
+const SET_LINK: u16 = 19;
+/// Size of `struct ifinfomsg`.
+const LINK_BYTES: usize = 16;
+
 /// Has the kernel take packets that come in on an interface of the calling thread's namespace although others lead to
 /// their IPv4 sources (RFC 3704 section 2.4; `rp_filter` 2), whatever `all` and `default` say. By netlink: a service's
 /// sandbox may leave sysctls readable only.
 pub fn validate_sources_loosely(interface: &str) -> Result<()> {
-    let set = || -> nix::Result<()> {
-        let index = nix::net::if_::if_nametoindex(interface)?;
-        let socket = socket(
-            AddressFamily::Netlink,
-            SockType::Raw,
-            SockFlag::SOCK_CLOEXEC,
-            SockProtocol::NetlinkRoute,
-        )?;
-        send(socket.as_raw_fd(), &loose_validation(index), MsgFlags::empty())?;
-        let mut answer = [0; 256];
-        let bytes = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-        // A header of 16 bytes, then the error (NLMSG_ERROR, which is also the acknowledgement).
-        match answer[..bytes].get(16..20).and_then(|error| error.try_into().ok()).map(i32::from_ne_bytes) {
-            Some(0) => Ok(()),
-            Some(error) => Err(Errno::from_raw(-error)),
-            None => Err(Errno::EBADMSG),
-        }
-    };
-    set().map_err(|errno| Error::io(format!("validate sources loosely on '{interface}'"), errno))
+    let failed = |source| Error::io(format!("validate sources loosely on '{interface}'"), source);
+    let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| failed(errno.into()))?;
+    let asked = Netlink::open()?.ask(SET_LINK, netlink::ACK, &loose_validation(index));
+    asked.map(drop).map_err(failed)
 }
 
-/// RTM_SETLINK of an interface, with rp_filter in IFLA_AF_SPEC (rtnetlink(7), `linux/if_link.h`, `linux/ip.h`).
+/// What sets rp_filter of an interface, in IFLA_AF_SPEC (rtnetlink(7), `linux/if_link.h`, `linux/ip.h`).
 fn loose_validation(index: u32) -> Vec<u8> {
     const IFLA_INET_CONF: u16 = 1;
     const IPV4_DEVCONF_RP_FILTER: u16 = 8;
     const LOOSE: u32 = 2;
-    let attribute = |kind: u16, value: Vec<u8>| {
-        [&(4 + value.len() as u16).to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat()
+    let attribute = |kind: u16, value: &[u8]| {
+        let mut bytes = Vec::new();
+        push_attribute(&mut bytes, kind, value);
+        bytes
     };
-    let filter = attribute(IPV4_DEVCONF_RP_FILTER, LOOSE.to_ne_bytes().into());
-    let family = attribute(libc::AF_INET as u16, attribute(IFLA_INET_CONF, filter));
-    // An ifinfomsg of 16 bytes: nothing but the index in its second word counts.
-    let link = [[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat();
-    let body = [link, attribute(libc::IFLA_AF_SPEC, family)].concat();
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    let length = 16 + body.len() as u32;
-    let header = [&length.to_ne_bytes()[..], &libc::RTM_SETLINK.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]];
-    [header.concat(), body].concat()
+    let filter = attribute(IPV4_DEVCONF_RP_FILTER, &LOOSE.to_ne_bytes());
+    let family = attribute(libc::AF_INET as u16, &attribute(IFLA_INET_CONF, &filter));
+    // Of the ifinfomsg nothing but the index in its second word counts.
+    let mut body = [[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat();
+    push_attribute(&mut body, libc::IFLA_AF_SPEC, &family);
+    body
+}
+
+/// Interfaces of the calling thread's namespace at which each of its packets passes once: a bridge or bond, and not the
+/// interfaces in it.
+///
+/// # Errors
+/// When the kernel does not list them.
+pub fn passed_once() -> Result<Vec<String>> {
+    let listed = Netlink::open()?.ask(GET_LINK, netlink::DUMP, &[0; LINK_BYTES]);
+    let listed = listed.map_err(|source| Error::io("list the interfaces of this host", source))?;
+    Ok(listed.iter().filter_map(|link| name_if_outermost(link)).collect())
+}
+
+/// Name of an interface, by an answer to RTM_GETLINK, unless it is in a bridge or bond.
+fn name_if_outermost(link: &[u8]) -> Option<String> {
+    const IFLA_INFO_SLAVE_KIND: u16 = 4;
+    let find = |within, wanted| attributes(within).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let link = link.get(LINK_BYTES..)?;
+    let kind = find(link, libc::IFLA_LINKINFO).and_then(|info| find(info, IFLA_INFO_SLAVE_KIND));
+    let is_within = kind.is_some_and(|kind| [&b"bridge\0"[..], b"bond\0", b"team\0"].contains(&kind));
+    let name = CStr::from_bytes_with_nul(find(link, libc::IFLA_IFNAME)?).ok()?;
+    (!is_within).then(|| name.to_string_lossy().into_owned())
 }
 
 /// An offload that can be turned on and off (values of `linux/ethtool.h`).
@@ -170,5 +181,35 @@ unsafe fn control(interface: &str, request: &mut libc::ifreq, what: libc::c_ulon
         let error = std::io::Error::last_os_error();
         libc::close(socket);
         if result < 0 { Err(error) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An answer about an interface, within another one of that kind if any.
+    fn answer(name: &[u8], within: Option<&[u8]>) -> Vec<u8> {
+        let (mut link, mut info) = (vec![0; LINK_BYTES], Vec::new());
+        push_attribute(&mut link, libc::IFLA_IFNAME, name);
+        push_attribute(&mut info, 1, b"veth\0");
+        within.into_iter().for_each(|kind| push_attribute(&mut info, 4, kind));
+        push_attribute(&mut link, libc::IFLA_LINKINFO, &info);
+        link
+    }
+
+    #[test]
+    fn packets_pass_a_bridge_or_bond_and_not_once_more_what_is_in_it() {
+        let name = |within| name_if_outermost(&answer(b"lan\0", within));
+        for kind in [&b"bridge\0"[..], b"bond\0", b"team\0"] {
+            assert_eq!(name(Some(kind)), None);
+        }
+        assert_eq!((name(None), name(Some(b"vrf\0"))), (Some("lan".into()), Some("lan".into())));
+        let whole = answer(b"lan\0", None);
+        for bytes in 0..whole.len() {
+            let _ = name_if_outermost(&whole[..bytes]);
+        }
+        assert_eq!(name_if_outermost(&answer(b"lan", None)), None, "a name that does not end");
+        assert!(passed_once().unwrap().contains(&"lo".to_owned()));
     }
 }

@@ -8,6 +8,7 @@
 //! - [`namespace`]: network namespaces, entered by threads and child processes.
 //! - [`facts`]: what must be recorded about a machine with every run.
 //! - [`interface`]: veth pairs, addresses, routes, offloads.
+//! - [`netlink`]: routes, links and addresses, as rtnetlink(7) tells and changes them.
 //! - [`sysctl`]: network parameters of the calling thread's namespace.
 //! - [`own`]: directories that are this user's alone to write.
 //! - [`support`]: what this host lacks, as values.
@@ -25,6 +26,7 @@ pub mod key;
 pub mod lease;
 pub mod monitor;
 pub mod namespace;
+pub mod netlink;
 pub mod network;
 pub mod own;
 pub mod socket;

@@ -230,12 +230,16 @@ impl Acknowledging {
     ///
     /// # Errors
     /// When these are no such descriptors.
-    pub fn inherit([map, handshakes, one, other]: [OwnedFd; 4]) -> Result<Acknowledging> {
+    pub fn inherit(descriptors: Vec<OwnedFd>) -> Result<Acknowledging> {
+        let what = "go on with acknowledgements of another relay";
+        let Ok([map, handshakes, one, other]) = <[OwnedFd; 4]>::try_from(descriptors) else {
+            return Err(Error::io(what, io::ErrorKind::InvalidInput));
+        };
         let handle = |map: OwnedFd| {
             let id = MapInfo::new(map.as_fd())?.info.id;
             MapHandle::from_map_id(id)
         };
-        let failed = |source| refused("go on with acknowledgements of another relay", source);
+        let failed = |source| refused(what, source);
         let [map, handshakes] = [map, handshakes].map(|map| handle(map).map_err(failed));
         Ok(Acknowledging { map: map?, handshakes: handshakes?, links: [one, other], _object: None })
     }

@@ -12,11 +12,10 @@ use crate::{
 };
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
 use longfat_cc::queue::{MarkState, Settings};
-use longfat_host::{run_command, support::Missing};
+use longfat_host::support::Missing;
 use std::{
     net::{IpAddr, SocketAddr},
     os::fd::{AsFd, AsRawFd},
-    process::Command,
 };
 
 static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/mark.bpf.o"));
@@ -45,42 +44,6 @@ pub fn interfaces() -> Result<Vec<String>> {
     let found = nix::net::if_::if_nameindex()
         .map_err(|errno| Error::io("list the interfaces of this host", errno))?;
     Ok(found.iter().map(|interface| interface.name().to_string_lossy().into_owned()).collect())
-}
-
-/// Interfaces of the calling thread's network namespace at which each packet of this host passes once: a bridge or bond,
-/// and not the interfaces in it.
-///
-/// # Errors
-/// When the kernel does not list them.
-pub fn interfaces_passed_once() -> Result<Vec<String>> {
-    let listed = run_command({
-        let mut ip = Command::new("ip");
-        ip.args(["-json", "-details", "link", "show"]);
-        ip
-    })?;
-    passed_once(&listed)
-        .map_err(|error| Error::io("list the interfaces of this host by 'ip -json -details link'", error))
-}
-
-fn passed_once(listed: &str) -> std::io::Result<Vec<String>> {
-    #[derive(serde::Deserialize)]
-    struct Listed {
-        ifname: String,
-        #[serde(default)]
-        linkinfo: Kinds,
-    }
-    #[derive(serde::Deserialize, Default)]
-    struct Kinds {
-        info_slave_kind: Option<String>,
-    }
-    let links: Vec<Listed> = serde_json::from_str(listed)?;
-    let is_within = |link: &Listed| {
-        link.linkinfo
-            .info_slave_kind
-            .as_deref()
-            .is_some_and(|kind| ["bridge", "bond", "team"].contains(&kind))
-    };
-    Ok(links.into_iter().filter(|link| !is_within(link)).map(|link| link.ifname).collect())
 }
 
 /// A connection as one of its ends sees it.
@@ -236,16 +199,6 @@ mod tests {
     use super::*;
     use crate::layout::{Layout, assert_mirrors};
     use std::mem::offset_of;
-
-    #[test]
-    fn packets_pass_a_bridge_or_bond_and_not_once_more_what_is_in_it() {
-        let listed = r#"[{"ifname":"lo"},{"ifname":"br0","linkinfo":{"info_kind":"bridge"}},
-            {"ifname":"lan","master":"br0","linkinfo":{"info_kind":"veth","info_slave_kind":"bridge"}},
-            {"ifname":"eth0","master":"bond0","linkinfo":{"info_slave_kind":"bond","info_slave_data":{}}},
-            {"ifname":"eth1","master":"blue","linkinfo":{"info_slave_kind":"vrf"}}]"#;
-        assert_eq!(passed_once(listed).unwrap(), ["lo", "br0", "eth1"]);
-        passed_once("").unwrap_err();
-    }
 
     #[test]
     fn what_is_shared_is_laid_out_as_in_the_object() {

@@ -7,9 +7,9 @@ use crate::{
     control,
     lan::{Interface, Mouth, interfaces},
     links::{LinkEntry, LinkTable, ModelChange},
-    netlink::Netlink,
     wait::{monotonic_us, unix_us, wait},
 };
+use longfat_host::netlink::Netlink;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,

@@ -8,7 +8,6 @@ use crate::{
     follower::{Follower, Settings, Why, Wish},
     freshness::{Freshness, Verdict},
     lan::Ears,
-    netlink::Netlink,
     put_back::{PutBack, give_back, put_back},
     routes::{self, Via},
     sockets::Sockets,
@@ -19,6 +18,7 @@ use longfat_host::{
     capability,
     confine::{Account, Confinement},
     control::Control,
+    netlink::Netlink,
 };
 use longfat_kernel::tcb::{Answer, CcName, ControlBlock, Step};
 use serde::Serialize;

@@ -5,7 +5,7 @@
 //!   sent. [`links`]: which link is in use.
 //! - [`policy`]: which window fits a link. [`follower`]: which connections are set, when, to what.
 //!
-//! Around it: [`lan`] (multicast), [`netlink`] and [`routes`], [`control`] (status), [`state`] (what outlives the
+//! Around it: [`lan`] (multicast), [`routes`], [`control`] (status), [`state`] (what outlives the
 //! process), [`put_back`] (all as it was before), and the two loops, [`announce`] and [`follow`].
 //!
 //! docs/design/mobility.md says what a person needs to know.
@@ -21,7 +21,6 @@ pub mod freshness;
 pub mod lan;
 pub mod links;
 pub mod name;
-pub mod netlink;
 pub mod policy;
 pub mod put_back;
 pub mod routes;

@@ -1,6 +1,7 @@
 //! Links a router knows: a table that a person writes, or the model of an emulated one. Pure.
 
-use crate::{Error, Result, announcement::Character, name::Name, netlink::Hop};
+use crate::{Error, Result, announcement::Character, name::Name};
+use longfat_host::netlink::Hop;
 use longfat_link::{
     LinkPlan,
     plan::{DirectionPlan, DisciplinePlan, LinePlan, LossPlan},

@@ -4,10 +4,10 @@ use crate::{
     Result,
     event::Event,
     follower::given_back,
-    netlink::Netlink,
     sockets::Sockets,
     state::{State, StateFile},
 };
+use longfat_host::netlink::Netlink;
 use longfat_kernel::tcb::{CcName, Change, ControlBlock, Step};
 use std::{
     collections::{BTreeSet, HashMap},

@@ -4,14 +4,14 @@
 //! first round-trip time it measures, and only lets it shrink later. So connections must begin with it, and a route
 //! gives it to them (`rto_min`, ip-route(8)). What a route was before is kept as the kernel told it, to be put back.
 
-use crate::{
-    Error, Result,
+use crate::{Error, Result};
+use longfat_host::{
+    Network,
     netlink::{
         ACK, DUMP, GET_ROUTE, NEW_ROUTE, Netlink, REPLACE, ROUTE_BYTES, RTA_DST, RTA_GATEWAY, RTA_OIF,
         address, attributes, number, push_attribute,
     },
 };
-use longfat_host::Network;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 

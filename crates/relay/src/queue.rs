@@ -20,7 +20,7 @@ use crate::{
     logic::connection::Direction,
 };
 use longfat_cc::queue::{Kind, QueuePlan};
-use longfat_host::support::Missing;
+use longfat_host::{interface, support::Missing};
 use longfat_kernel::mark::{self, Ends, Marking};
 use std::{
     collections::BTreeMap,
@@ -69,7 +69,7 @@ impl Queues {
     /// Attaches in the calling thread's network namespace, if one of these plans wants marks.
     pub fn new(plans: &[&QueuePlan]) -> Result<Queues> {
         let marks = plans.iter().any(|plan| plan.controller != Kind::None);
-        let marking = if marks { Some(Marking::attach(&mark::interfaces_passed_once()?)?) } else { None };
+        let marking = if marks { Some(Marking::attach(&interface::passed_once()?)?) } else { None };
         Ok(Queues { marking, living: Mutex::default(), roused: Condvar::new() })
     }
 

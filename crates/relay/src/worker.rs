@@ -248,10 +248,8 @@ impl<'a> Worker<'a> {
                 count => return Ok(count),
             }
         }
-        match if timeout > 0 { self.wait_awake(events)? } else { 0 } {
-            0 => self.poll(events, timeout),
-            count => Ok(count),
-        }
+        let count = if timeout > 0 { self.wait_awake(events)? } else { 0 };
+        if count > 0 { Ok(count) } else { self.poll(events, timeout) }
     }
 
     fn poll(&self, events: &mut [EpollEvent], timeout: u16) -> Result<usize> {

@@ -4,7 +4,7 @@
 mod bed;
 
 use bed::{
-    Bed, Running, asked, carry, check_noise, exchange, nft,
+    Bed, Running, asked, at, carry, check_noise, exchange, nft,
     path::{PROCESS, RelayProcess, eventually},
     receive_noise,
     routers::Routers,
@@ -278,9 +278,8 @@ fn connections_over_an_interface_that_came_later_stay_end_to_end() {
     bed.relay.ip(&["addr", "add", "10.71.3.1/24", "dev", "wan2"]).unwrap();
     bed.server.ip(&["addr", "add", "10.71.3.2/24", "dev", "eth1"]).unwrap();
     bed.server.ip(&["route", "replace", "default", "via", "10.71.3.1"]).unwrap();
-    let address: SocketAddr = "10.71.3.2:9000".parse().unwrap();
     let listener = bed.listen("10.71.3.2:9000");
-    let (client, far) = bed.pair(&listener, address);
+    let (client, far) = bed.pair(&listener, at("10.71.3.2:9000"));
     exchange(&client, &far, 4 << 20);
     let status = told("alink");
     assert_eq!((status.inserted, status.passed.get("unheard")), (0, Some(&1)), "{status:?}");

@@ -90,7 +90,7 @@ fn led_packets(host: &Namespace) -> u64 {
 fn packets_of_fast_flows_go_straight_to_the_sockets_soon_after_the_relay_has_stepped_in() {
     let bed = Bed::new("mfast");
     let relay = start("mfast", &bed, plan());
-    let address: SocketAddr = format!("{SERVER_V4}:9000").parse().unwrap();
+    let address = servers()[0];
     let listener = bed.listen(&address.to_string());
     let pairs: Vec<_> = (0..8).map(|_| bed.pair(&listener, address)).collect();
     let is_over = AtomicBool::new(false);

@@ -1,7 +1,11 @@
 //! How much slower a run has to be for the hold-ups of a small machine not to matter. Pure: of the plan alone, so that
 //! the same experiment has the same plan everywhere. Whether the machine kept to it is judged of each run.
 
-use super::{CablePlan, FlowPlan, Plan, network::Topology, refusals::refusals};
+use super::{
+    CablePlan, FlowPlan, Plan,
+    network::{Hop, Topology},
+    refusals::refusals,
+};
 use crate::spec::DilateSpec;
 use longfat_link::plan::DirectionPlan;
 use longfat_schema::own_time::Dilation;
@@ -106,22 +110,22 @@ pub(crate) fn packets_per_s(plan: &Plan) -> f64 {
         let both = rates.into_iter().flatten().sum::<u64>();
         (both > 0).then_some(both as f64 / 2.0)
     };
+    let rates: BTreeMap<_, _> =
+        plan.links.iter().filter_map(|cable| Some((cable.name.as_str(), bps(cable)?))).collect();
     let topology = Topology::of_plan(plan);
-    let ways = plan.flows.iter().filter_map(|flow| topology.path(&flow.from, &flow.to));
-    let ways: Vec<Vec<&CablePlan>> = ways
-        .map(|way| {
-            let of_way = |cable: &&CablePlan| way.iter().any(|hop| hop.link == cable.name);
-            plan.links.iter().filter(of_way).filter(|cable| bps(cable).is_some()).collect()
-        })
-        .collect();
+    // Each flow's way, and the narrowest link of it.
+    let ways = plan.flows.iter().filter_map(|flow| {
+        let way = topology.path(&flow.from, &flow.to)?;
+        let narrowest = way.iter().filter_map(|hop| Some((hop.link, *rates.get(hop.link)?)));
+        let narrowest = narrowest.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some((way, narrowest))
+    });
+    let ways: Vec<_> = ways.collect();
     let of_cable = |cable: &CablePlan| {
-        let passing = ways.iter().filter(|way| way.iter().any(|other| other.name == cable.name));
-        let narrowest = passing.filter_map(|way| {
-            let rates = way.iter().filter_map(|other| Some((other.name.as_str(), bps(other)?)));
-            rates.min_by(|a, b| a.1.total_cmp(&b.1))
-        });
-        let narrowest: BTreeMap<_, _> = narrowest.collect();
-        let full = bps(cable)?.min(narrowest.values().sum());
+        let passes = |way: &[Hop<'_>]| way.iter().any(|hop| hop.link == cable.name);
+        let filled: BTreeMap<_, _> =
+            ways.iter().filter(|(way, _)| passes(way)).map(|(_, narrowest)| *narrowest).collect();
+        let full = rates.get(cable.name.as_str())?.min(filled.values().sum());
         Some(full / (8.0 * f64::from(cable.mtu_bytes)))
     };
     // Half as many acknowledgements go the other way.

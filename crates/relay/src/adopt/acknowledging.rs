@@ -3,6 +3,7 @@
 
 use super::{
     handshake::{Agreement, Between, LegState, Reason},
+    interfaces,
     table::Pair,
 };
 use crate::{
@@ -13,7 +14,6 @@ use crate::{
 use longfat_host::monotonic_us;
 use longfat_kernel::{
     acknowledge::{self, Acked, Acknowledging, BeginLeg, LAYOUT},
-    mark,
     watch::Watched,
 };
 use std::{
@@ -53,15 +53,12 @@ impl Default for Acks {
 impl Acks {
     /// Another relay's programs, for [`Acks::prepare`].
     pub fn inherit(&self, layout: u32, descriptors: Vec<OwnedFd>) -> Result<()> {
-        let is_known = layout == LAYOUT && self.programs.get().is_none();
-        match <[OwnedFd; 4]>::try_from(descriptors) {
-            Ok(descriptors) if is_known => {
-                let programs = Acknowledging::inherit(descriptors).map_err(|error| failed(&error))?;
-                let _ = self.programs.set(programs);
-            }
-            Ok(descriptors) => lock(&self.others).push((layout, descriptors.into())),
-            Err(descriptors) => lock(&self.others).push((layout, descriptors)),
+        if layout != LAYOUT || self.programs.get().is_some() {
+            lock(&self.others).push((layout, descriptors));
+            return Ok(());
         }
+        let programs = Acknowledging::inherit(descriptors).map_err(|error| failed(&error))?;
+        let _ = self.programs.set(programs);
         Ok(())
     }
 
@@ -71,9 +68,7 @@ impl Acks {
         if self.programs.get().is_some() || !plan.acknowledges_end_to_end() {
             return Ok(());
         }
-        let mut interfaces = mark::interfaces_passed_once().map_err(|error| failed(&error))?;
-        // What comes by the relay's own interfaces was heard before; nothing passes by the loopback.
-        interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
+        let interfaces = interfaces().map_err(|error| failed(&error))?;
         let others = acknowledge::not_ethernet(&interfaces).map_err(|error| failed(&error))?;
         if !others.is_empty() {
             return Err(Error::Plan(format!(

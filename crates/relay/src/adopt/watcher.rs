@@ -10,6 +10,7 @@
 use super::{
     acknowledging::Acks,
     handshake::{Agreement, Between, Offer, Reason},
+    interfaces,
     midstream::{InPath, Pool, Verdict},
     segment::Segment,
     table::Pair,
@@ -24,7 +25,6 @@ use crate::{
 use longfat_host::{monotonic_us, support::Missing};
 use longfat_kernel::{
     alike::Alike,
-    mark,
     watch::{self, Lead, Orders, SeenOffer, Watched, Watching},
 };
 use nix::net::if_::if_indextoname;
@@ -45,8 +45,8 @@ const MOST_IN_PATH: usize = 64;
 const MOST_COPIED_BYTES: usize = 128 << 20;
 /// Connections that wait at most.
 const MOST_WAITING: usize = 4096;
-/// How long the interface may take to become empty, so that no packet overtakes another. What fills it faster than it is
-/// read would be led here for good otherwise.
+/// How long the interface may take to become empty, so that no packet overtakes another. What fills it faster than it
+/// is read would be led here for good otherwise.
 const ORDERLY: Duration = Duration::from_millis(20);
 /// How long resets are led here when nothing else is.
 const RESETS: Duration = Duration::from_millis(100);
@@ -260,9 +260,7 @@ impl Watcher {
                 "adopt_after: connections cannot be watched ({error}); a relay that runs cannot begin to: restart it"
             ))
         };
-        // What comes by the relay's own interfaces was seen before; nothing passes by the loopback.
-        let mut interfaces = mark::interfaces_passed_once().map_err(failed)?;
-        interfaces.retain(|name| name != "lo" && !name.starts_with("lfh"));
+        let interfaces = interfaces().map_err(failed)?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).take();
         match Watching::attach(&interfaces, alike, known.as_ref()) {
             Ok(watching) => drop(self.watching.set(watching)),

@@ -10,10 +10,8 @@ use crate::{
     observe::journal::Journal,
     plan::marks::passing_mark,
 };
-use longfat_kernel::{
-    alike::{self, Alike},
-    mark,
-};
+use longfat_host::interface;
+use longfat_kernel::alike::{self, Alike};
 use std::net::{IpAddr, TcpStream};
 
 /// Nothing of a relay that does not intercept.
@@ -88,7 +86,8 @@ impl OwnPackets {
 fn attach_alike(own_mark: u32, journal: &Journal) -> Option<Alike> {
     let attached = match alike::missing().first() {
         Some(missing) => Err(missing.to_string()),
-        None => mark::interfaces_passed_once()
+        None => interface::passed_once()
+            .map_err(longfat_kernel::Error::from)
             .and_then(|interfaces| Alike::attach(&interfaces, own_mark))
             .map_err(|error| error.to_string()),
     };

@@ -52,7 +52,7 @@ pub fn run(args: &Args) -> Outcome {
     let connection = chosen(args)?;
     let stop = stop::flag()?;
     let ends = Ends { local: connection.local, remote: connection.remote };
-    let marking = Congesting::attach(&mark::interfaces_passed_once()?, ends, args.every.0)?;
+    let marking = Congesting::attach(&longfat_host::interface::passed_once()?, ends, args.every.0)?;
     eprintln!("marking {} <- {}, one packet per {}", ends.local, ends.remote, args.every);
     let deadline = args.duration.map(|time| Instant::now() + Duration::from(time));
     while !stop.load(Ordering::Relaxed) && deadline.is_none_or(|deadline| Instant::now() < deadline) {

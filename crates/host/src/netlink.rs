@@ -1,5 +1,5 @@
-//! The little of rtnetlink(7) that is needed: what the kernel says of routes, links and addresses, and a route put
-//! back with one metric changed. Messages are read by pure functions.
+//! The little of rtnetlink(7) that is needed: what the kernel says of routes, links and addresses, and what is changed
+//! there. Messages are read by pure functions.
 
 use crate::{Error, Result};
 use nix::sys::socket::{
@@ -10,37 +10,46 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
-/// Message types and flags of linux/rtnetlink.h and linux/netlink.h.
-pub(crate) const NEW_ROUTE: u16 = 24;
-pub(crate) const GET_ROUTE: u16 = 26;
+/// RTM_NEWROUTE of linux/rtnetlink.h.
+pub const NEW_ROUTE: u16 = 24;
+/// RTM_GETROUTE.
+pub const GET_ROUTE: u16 = 26;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const REQUEST: u16 = 1;
-pub(crate) const ACK: u16 = 4;
-pub(crate) const REPLACE: u16 = 0x100;
-pub(crate) const DUMP: u16 = 0x300;
+/// Flag of a request: an answer also where there is nothing to tell (linux/netlink.h).
+pub const ACK: u16 = 4;
+/// Flag of a request: what is there is replaced.
+pub const REPLACE: u16 = 0x100;
+/// Flag of a request: all that there are.
+pub const DUMP: u16 = 0x300;
 const HEADER_BYTES: usize = 16;
 
-/// Attributes of a route.
-pub(crate) const RTA_DST: u16 = 1;
-pub(crate) const RTA_OIF: u16 = 4;
-pub(crate) const RTA_GATEWAY: u16 = 5;
-/// `struct rtmsg`.
-pub(crate) const ROUTE_BYTES: usize = 12;
+/// Destination of a route, an attribute.
+pub const RTA_DST: u16 = 1;
+/// Interface of a route, an attribute.
+pub const RTA_OIF: u16 = 4;
+/// Router of a route, an attribute.
+pub const RTA_GATEWAY: u16 = 5;
+/// Size of `struct rtmsg`.
+pub const ROUTE_BYTES: usize = 12;
 
 /// Groups of messages the kernel sends of itself: links, and addresses and routes of both families.
 const LINKS_ADDRESSES_ROUTES: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
 
 /// One message: its type, which request it answers, and what follows its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Message<'a> {
+pub struct Message<'a> {
+    /// Type of the message.
     pub kind: u16,
+    /// Number of the request that it answers.
     pub sequence: u32,
+    /// What follows its header.
     pub body: &'a [u8],
 }
 
 /// The messages of a datagram; ends at the first that is cut.
-pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+pub fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
     std::iter::from_fn(move || {
         let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
         let message = bytes.get(..length).filter(|_| length >= HEADER_BYTES)?;
@@ -52,7 +61,7 @@ pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 /// Attributes: type without its flag bits, and value; ends at the first that is cut.
-pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
         let kind = u16::from_ne_bytes([*bytes.get(2)?, *bytes.get(3)?]) & 0x3fff;
@@ -63,7 +72,7 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
 }
 
 /// Appends an attribute.
-pub(crate) fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
     message.extend((4 + value.len() as u16).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend_from_slice(value);
@@ -71,7 +80,7 @@ pub(crate) fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// An address from the bytes of an attribute.
-pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => Some(IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?)),
         16 => Some(IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?)),
@@ -80,7 +89,7 @@ pub(crate) fn address(bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// 32 bits from the bytes of an attribute.
-pub(crate) fn number(bytes: &[u8]) -> Option<u32> {
+pub fn number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.try_into().ok()?))
 }
 
@@ -161,7 +170,7 @@ impl Netlink {
     }
 
     /// Sends a request; the bodies of the answers.
-    pub(crate) fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> std::io::Result<Vec<Vec<u8>>> {
+    pub fn ask(&mut self, kind: u16, flags: u16, body: &[u8]) -> std::io::Result<Vec<Vec<u8>>> {
         self.sequence += 1;
         let mut request = Vec::with_capacity(HEADER_BYTES + body.len());
         request.extend(((HEADER_BYTES + body.len()) as u32).to_ne_bytes());
