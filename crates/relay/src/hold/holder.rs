@@ -200,6 +200,16 @@ impl<'a> Hold<'a> {
         ));
     }
 
+    /// Reads what ends have said whose packets are led here, as soon as it is there: timestamps are worth as much as they
+    /// are young.
+    pub fn hear_ends(&mut self) {
+        for gate in self.gates.values().filter(|gate| gate.way.accept == Accept::EndToEnd) {
+            if let Some(tun) = gate.tuns.get(self.holder) {
+                self.adopter.read_some(tun, BATCH);
+            }
+        }
+    }
+
     fn read_some(&mut self, rule: usize, round: &Round<'_>) {
         let Some(gate) = self.gates.get(&rule).cloned() else { return };
         let Some(tun) = gate.tuns.get(self.holder) else { return };

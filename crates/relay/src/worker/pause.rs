@@ -4,7 +4,10 @@
 //! hears both ends' clocks, and between two packets nothing is on its way to a socket that vanishes: what comes next
 //! goes on to its end.
 
-use super::{Token, Worker, release::both};
+use super::{
+    Token, Worker,
+    release::{UNHEARD, both},
+};
 use crate::{adopt::Kept, logic::Pair, observe::observer::Ended};
 use std::time::{Duration, Instant};
 
@@ -57,7 +60,12 @@ impl Worker<'_> {
         if self.shared.stage.is_draining() {
             return self.pausing.leaving.drain(..).for_each(|leave| watcher.stays(leave.pair));
         }
-        for leave in std::mem::take(&mut self.pausing.leaving) {
+        for (index, leave) in std::mem::take(&mut self.pausing.leaving).into_iter().enumerate() {
+            if index % UNHEARD == 0
+                && let Some(hold) = &mut self.hold
+            {
+                hold.hear_ends();
+            }
             if self.is_leaving_still(leave) {
                 self.pausing.leaving.push(leave);
             }
@@ -122,6 +130,11 @@ impl Worker<'_> {
                     both(connection).probe();
                     connection.probed = Some(Instant::now());
                 }
+                return true;
+            }
+            // Of a clock that was read late less is known than the end will say.
+            Err(Kept::Clock) if waited < PATIENCE => {
+                adopting.clocks().forget(pair);
                 return true;
             }
             Err(Kept::Busy) if !speaks && waited < PATIENCE => return true,

@@ -7,6 +7,8 @@ use crate::{
 };
 use std::time::{Duration, Instant};
 
+/// Connections that are looked at, a tenth of a millisecond each at most, before clocks are read again.
+pub(super) const UNHEARD: usize = 8;
 /// The least between two looks at the connections that are still here; looks take an eighth of the time at most.
 const LOOK: Duration = Duration::from_millis(20);
 const LOOKS_SHARE: u32 = 8;
@@ -55,7 +57,12 @@ impl Worker<'_> {
         let mut inserted = self.slots.tokens();
         inserted.retain(|token| self.slots.get(*token).is_some_and(|one| one.legs.is_inserted));
         self.leaving.count = inserted.len();
-        for token in inserted {
+        for (index, token) in inserted.into_iter().enumerate() {
+            if index % UNHEARD == 0
+                && let Some(hold) = &mut self.hold
+            {
+                hold.adopter.look_at_clocks();
+            }
             self.release(token, at_last, is_late);
         }
         self.leaving.due = now + LOOK.max(now.elapsed() * LOOKS_SHARE);
