@@ -6,6 +6,7 @@
  * see    At tc ingress: notes the traffic class (DSCP), the time to live and the flow label by which the packets of a
  *        connection arrive, in each direction. A SYN, or its answer, begins a note; later packets change it.
  *        Where watch.bpf.c is, it calls this for what needs a note (`see_watched`).
+ *        What goes to a socket of the relay's gets `carried_mark`, so that no rule need look for the socket.
  * wear   At tc egress: gives them to the relay's own packets, which it knows by their mark. A leg's departing packets
  *        have the addresses and ports of those that arrive on the other leg. ECN is each leg's own.
  *
@@ -57,6 +58,9 @@ struct noted {
 	__u32 state;
 	struct bpf_spin_lock lock; /* of writers; a reader may see two halves, once */
 	__u32 elsewhere;           /* in `recent`: where else directions may be that have this place. Never taken back */
+	/* In `recent`, of the leg that gets what arrives: */
+	__u8 has_leg; /* it has sent more than SYNs, and neither a FIN nor a reset; no SYN has come for it since */
+	__u8 is_told; /* that of the other direction is set */
 };
 _Static_assert(sizeof(struct noted) == CACHE_LINE, "a cache line");
 
@@ -88,6 +92,12 @@ struct {
 
 /* Of the relay's own packets; filled by the loader. */
 const volatile __u32 own_mark SEC(".rodata.lf") = 0;
+
+/*
+ * What arrives for the relay's sockets gets this mark; 0: nothing does. The loader changes it: not where a socket may
+ * vanish without a word, or may be one that no rule leads packets to.
+ */
+volatile __u32 carried_mark SEC(".data.carried") = 0;
 
 static __always_inline void look(const struct packet *p, struct worn *found)
 {
@@ -142,6 +152,8 @@ static __always_inline void put(struct noted *at, const struct direction *d, con
 	at->direction = *d;
 	at->worn = now;
 	at->state = state;
+	at->has_leg = 0;
+	at->is_told = 0;
 	bpf_spin_unlock(&at->lock);
 }
 
@@ -242,42 +254,55 @@ static __always_inline void see_fresh(struct noted *recent, __u32 mixed, const s
 		put_fresh(recent, mixed, &p->direction, now);
 }
 
-static __always_inline void see_packet(struct __sk_buff *skb, int begins)
+/* A SYN has come in a direction: whether it is taken is not known yet. */
+static __always_inline void begin_again(struct noted *recent)
+{
+	recent->has_leg = 0;
+	if (recent->state & OVER)
+		recent->state = BEGUN | (recent->state & IN_CARRIED);
+}
+
+/* Whether it goes to a socket of the relay's, as far as that is known at one look. */
+static __always_inline int see_packet(struct __sk_buff *skb, int begins)
 {
 	struct packet p = {};
 	struct worn now = {}, *known;
 	struct noted *recent;
+	int has_leg = 0;
 	__u32 mixed;
 
 	if (!parse(skb, &p))
-		return;
+		return 0;
 	look(&p, &now);
 	mixed = mix_direction(&p.direction);
 	recent = in_recent(mixed);
 	if (!recent)
-		return;
+		return 0;
 	if (is_of(recent, &p.direction)) {
-		if ((p.flags & SYN) && (recent->state & OVER))
-			recent->state = BEGUN | (recent->state & IN_CARRIED);
+		if (p.flags & SYN)
+			begin_again(recent);
+		has_leg = recent->has_leg;
 		if (!is_news(&recent->worn, &now))
-			return;
+			return has_leg;
 		note_at(recent, &p.direction, &now);
 		if (!(recent->state & IN_CARRIED))
-			return;
+			return has_leg;
 	}
 	known = in_carried(recent, &p.direction);
 	if (!known) {
 		see_fresh(recent, mixed, &p, &now, begins);
-		return;
+		return has_leg;
 	}
 	note(known, &now);
 	settle(recent, &p.direction, known, IN_CARRIED);
+	return has_leg;
 }
 
 SEC("tcx/ingress")
 int see(struct __sk_buff *skb)
 {
-	see_packet(skb, 0);
+	if (see_packet(skb, 0) && carried_mark && !skb->mark)
+		skb->mark = carried_mark;
 	return TCX_NEXT;
 }
 
@@ -406,6 +431,29 @@ static __always_inline void live(struct noted *recent, __u8 flags)
 		recent->state = state;
 }
 
+/* Notes of the direction in which answers come whether a leg gets them; whether there is a note of it. */
+static __always_inline int note_leg(const struct packet *p, __u8 has_leg)
+{
+	struct direction other = back(&p->direction);
+	struct noted *recent = in_recent(mix_direction(&other));
+
+	if (!recent || !is_of(recent, &other))
+		return 0;
+	recent->has_leg = has_leg;
+	return 1;
+}
+
+/* A leg has sent this packet: what is answered goes to it, until it has sent its end. */
+static __always_inline void tell_leg(struct noted *recent, const struct packet *p)
+{
+	if (p->flags & (SYN | FIN | RST)) {
+		note_leg(p, 0);
+		recent->is_told = 0;
+	} else if (!recent->is_told && !(recent->state & OVER)) {
+		recent->is_told = note_leg(p, 1);
+	}
+}
+
 /* What a packet of the relay's is to wear, which is known of nearly every one; 0 if it is not. */
 static __always_inline int dress(const struct packet *p, struct worn *worn)
 {
@@ -418,6 +466,7 @@ static __always_inline int dress(const struct packet *p, struct worn *worn)
 	if (is_of(recent, &p->direction)) {
 		known = recent->worn;
 		live(recent, p->flags);
+		tell_leg(recent, p);
 	} else {
 		known = known_of(p, mixed, recent);
 	}

@@ -22,8 +22,13 @@ pub struct Alike {
     links: Vec<Link>,
     /// Links on what arrives, by the interface.
     arriving: Mutex<BTreeMap<String, Link>>,
+    /// The mark of what arrives for the relay's sockets.
+    carried: MapHandle,
     object: Object,
 }
+
+/// The section of that mark.
+const CARRIED: &str = ".data.carried";
 
 /// What this process or kernel lacks for it; nothing is touched.
 pub fn missing() -> Vec<Missing> {
@@ -50,7 +55,20 @@ impl Alike {
         let arriving = |name: &String| attach("see", name).map(|link| Ok((name.clone(), link?)));
         let arriving = interfaces.iter().filter_map(arriving).collect::<Result<BTreeMap<_, _>>>()?;
         let links: Result<Vec<Link>> = interfaces.iter().filter_map(|name| attach("wear", name)).collect();
-        Ok(Alike { links: links?, arriving: Mutex::new(arriving), object })
+        let carried = object::map_handle(&object, CARRIED)?;
+        Ok(Alike { links: links?, arriving: Mutex::new(arriving), carried, object })
+    }
+
+    /// From now on most of what arrives for the relay's sockets gets this mark, if it has none: nobody need look for its
+    /// socket. With 0, nothing does.
+    ///
+    /// Not for a relay whose sockets may vanish without having sent a FIN or a reset, nor where some are not transparent.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn mark_carried(&self, mark: u32) -> Result<()> {
+        let changed = self.carried.update(&[0; 4], &mark.to_ne_bytes(), MapFlags::ANY);
+        changed.map_err(|source| refused("mark what arrives for a relay's sockets", source))
     }
 
     /// Lets another program call what notes arriving packets, by its array of programs.
@@ -72,7 +90,7 @@ impl Alike {
     /// Descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
         /// The object's maps, programs and type information.
-        const OBJECT: usize = 10;
+        const OBJECT: usize = 12;
         OBJECT + 2 * self.links.len()
     }
 }

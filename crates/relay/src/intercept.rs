@@ -10,7 +10,7 @@ mod stale;
 mod undo;
 
 use crate::{
-    Accept, Error, Fail, InterceptPlan, Observer, RelayPlan, Result, adopt,
+    Error, Fail, InterceptPlan, Observer, RelayPlan, Result, adopt,
     legs::tun::{self, Tun},
     logic::one_way::OneWay,
     plan::marks::{HoldSlot, Marks, passing_mark},
@@ -152,7 +152,7 @@ pub(crate) fn missing(relay: &RelayPlan) -> Vec<Missing> {
         if relay.holding_rules().next().is_some() {
             missing.extend(missing_tun());
         }
-        if relay.intercepted_ways().any(|(_, way)| way.accept == Accept::EndToEnd) {
+        if relay.steps_in() {
             missing.extend(adopt::missing());
         }
         match plan.set_forwarding {
@@ -410,6 +410,11 @@ impl Interception {
     /// The mark of the relay's own packets.
     pub fn own_mark(&self) -> u32 {
         self.record.numbers.own_mark
+    }
+
+    /// Mark of packets that are taken, until firewalls have looked at them.
+    pub fn taken_mark(&self) -> u32 {
+        self.record.numbers.taken_mark()
     }
 
     /// Begins to take packets, for listeners on these ports: those of each rule, or one pair for everything.

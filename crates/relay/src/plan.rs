@@ -195,6 +195,11 @@ impl RelayPlan {
         self.intercepted_ways().any(|(_, way)| way.accept == Accept::EndToEnd && !way.is_watched())
     }
 
+    /// Whether sockets are put between living ends, and may be taken out again.
+    pub(crate) fn steps_in(&self) -> bool {
+        self.intercepted_ways().any(|(_, way)| way.accept == Accept::EndToEnd)
+    }
+
     /// Whether connections come to the relay in no other way than in mid-stream.
     pub(crate) fn only_watches(&self) -> bool {
         self.fail == Fail::Open

@@ -11,7 +11,7 @@ use bed::{
 };
 use longfat_host::{Namespace, socket};
 use longfat_kernel::alike::Alike;
-use longfat_relay::RelayPlan;
+use longfat_relay::{MatchPlan, RelayPlan, RulePlan};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, connect, recv,
 };
@@ -429,6 +429,94 @@ fn of_many_connections_each_keeps_its_own_headers() {
         }
     }
     drop(pairs);
+    relay.stop();
+}
+
+/// Packets of TCP that have come to the relay's host so far, by whether they had a mark before any rule of its own.
+fn marked_and_unmarked(bed: &Bed) -> [u64; 2] {
+    let list = |name| nft(&bed.relay, &format!("list counter inet look {name}"));
+    ["marked", "unmarked"].map(|name| {
+        let text = list(name);
+        let words: Vec<_> = text.split_whitespace().collect();
+        words[words.iter().position(|word| *word == "packets").unwrap() + 1].parse().unwrap()
+    })
+}
+
+/// Marked and unmarked packets of an exchange with each server.
+fn exchanged(bed: &Bed) -> [u64; 2] {
+    let before = marked_and_unmarked(bed);
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        exchange(&client, &far, 4 << 20);
+    }
+    let now = marked_and_unmarked(bed);
+    [now[0] - before[0], now[1] - before[1]]
+}
+
+#[test]
+fn what_arrives_for_the_relays_sockets_is_marked_and_nothing_else_is() {
+    let bed = Bed::new("marked");
+    nft(
+        &bed.relay,
+        "table inet look { counter marked { }; counter unmarked { }; chain look { \
+         type filter hook prerouting priority raw - 10; meta l4proto != tcp return; \
+         meta mark != 0 counter name marked return; counter name unmarked; }; }",
+    );
+    assert_eq!(exchanged(&bed)[0], 0, "without a relay");
+    for plan in [Bed::transparent(), Bed::after_server()] {
+        let relay = bed.start(plan);
+        let [marked, unmarked] = exchanged(&bed);
+        assert!(marked > 10 * unmarked, "{marked} marked, {unmarked} not");
+        relay.stop();
+    }
+    // Sockets between ends that may go on with each other.
+    let relay = bed.start(Bed::end_to_end());
+    assert_eq!(exchanged(&bed)[0], 0, "where the relay steps in");
+    // They may still be there when the rules are others.
+    relay.reload(Bed::transparent());
+    assert_eq!(exchanged(&bed)[0], 0, "where the relay has stepped in");
+    relay.stop();
+    let mut explicit = Bed::transparent();
+    explicit.listeners = Bed::explicit(servers()[0]).listeners;
+    let relay = bed.start(explicit);
+    assert_eq!(exchanged(&bed)[0], 0, "where some clients' addresses may be translated");
+    relay.stop();
+}
+
+/// Ends whose connection has just been carried, and whose legs have gone in this way.
+fn end_in_turn(bed: &Bed, turn: u16, listener: &std::net::TcpListener, is_over: &dyn Fn() -> bool) {
+    let client = bed.connect_from(40_000 + turn, at(ANYWHERE));
+    let far = accept(listener);
+    talk(&client, &far, 50_000, (1 << 14, Duration::ZERO));
+    match turn {
+        0 => drop((client, far)),
+        1 => drop((far, client)),
+        2 => bed::reset(client),
+        _ => bed::reset(far),
+    }
+    eventually("the relay has nothing left", is_over);
+}
+
+#[test]
+fn what_passes_by_an_address_and_port_that_were_carried_goes_on_to_its_end() {
+    let bed = Bed::new("after");
+    let relay = bed.start(Bed::transparent());
+    let listener = bed.listen(ANYWHERE);
+    let is_over = || bed.leg_count() == 0;
+    for turn in 0..4 {
+        end_in_turn(&bed, turn, &listener, &is_over);
+    }
+    // Nothing is taken any more: the same addresses and ports belong to the ends alone.
+    let mut passing = Bed::transparent();
+    passing.rules = vec![RulePlan { name: "pass".into(), matches: MatchPlan::default(), relay: None }];
+    relay.reload(passing);
+    for turn in [2, 3, 0, 1] {
+        let client = bed.connect_from(40_000 + turn, at(ANYWHERE));
+        let far = accept(&listener);
+        talk(&client, &far, 50_000, (1 << 14, Duration::ZERO));
+        assert_eq!(bed.leg_count(), 0, "turn {turn}: it passes");
+    }
     relay.stop();
 }
 

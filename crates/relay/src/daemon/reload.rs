@@ -268,6 +268,7 @@ impl<'a> Running<'a> {
         let (ports, of_rules) = self.listeners.open_intercepted(plan)?;
         wanted.extend(of_rules);
         let gates = workers.held.prepare(plan, interception, workers.shared.packets.alike())?;
+        workers.shared.packets.mark_carried(plan, interception.taken_mark());
         match interception.exchange(plan, &ports, Taking::Yes) {
             Ok(()) => Ok((ports, wanted, gates)),
             Err(error) => {

@@ -162,6 +162,7 @@ fn open_and_work(
     let ready = ready?;
     if let Some(interception) = interception {
         interception.start(plan, &ports)?;
+        workers.shared.packets.mark_carried(plan, interception.taken_mark());
     }
     listeners.close_inherited();
     let mut running = Running::new(Arc::clone(plan), listeners, ports, interception);
@@ -185,6 +186,10 @@ fn take_over(workers: &Workers, mut estate: Estate) -> Result<()> {
     let next = estate.connections.values().map(|arrival| arrival.record.number.wrapping_add(1)).max();
     next.into_iter().for_each(|next| workers.shared.journal.number_from(next));
     estate.hold()?;
+    if estate.connections.values().any(|arrival| arrival.record.inserted || arrival.record.listener.is_some())
+    {
+        workers.shared.packets.leave_unmarked();
+    }
     let adopted = estate.connections.values().filter(|arrival| arrival.record.adopted.is_some());
     let adopted: Vec<_> = adopted.map(|arrival| (arrival.record.client, arrival.record.server)).collect();
     workers.held.adopting.watcher.begin(&adopted);

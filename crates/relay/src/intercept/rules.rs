@@ -179,6 +179,9 @@ const MP_CAPABLE: &str = "tcp option mptcp subtype 0";
 /// Where connections are only watched, packets of those that nobody has stepped into come with a mark, and are looked
 /// at no further ([`end_to_end::watched_line`]). Without the program that marks them all are looked at.
 ///
+/// A program at tc gives most packets of living connections the mark of what is taken (`carried_mark` of alike.bpf.c):
+/// they need no look-up.
+///
 /// What is taken first gets a mark that no route knows, and the one that delivers it when firewalls have looked
 /// for a way back to its source (`fib saddr . mark …`), which by the other mark would be this host itself.
 pub(crate) fn chains(
@@ -240,6 +243,7 @@ pub(crate) fn chains(
         text,
         "}}\nchain client {{\n\
          meta mark {own_mark:#x} return\n\
+         meta mark {taken_mark:#x} {notrack}accept\n\
          {shaken}{NOT_SYN} socket transparent 1 {take}\n\
          {SYN} goto syn\n\
          {ICMP} socket transparent 1 {take}\n\
@@ -247,6 +251,7 @@ pub(crate) fn chains(
          {cookies}}}\nchain clients {{\n\
          type filter hook prerouting priority raw; policy accept;\n\
          {watched}iifname {interfaces} goto client\n\
+         meta mark {taken_mark:#x} accept\n\
          iifname \"{lfh}\" {SYN} goto answered\n\
          {back}{early}}}\nchain servers {{\n\
          type filter hook prerouting priority {LATE}; policy accept;\n\

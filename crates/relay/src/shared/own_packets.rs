@@ -1,7 +1,7 @@
 //! How an intercepting relay's own packets are told from those that it takes, and how it sends whole packets.
 
 use crate::{
-    LegPlan, Result,
+    LegPlan, RelayPlan, Result,
     legs::{
         leg::{self, Leg},
         tun::Raw,
@@ -12,7 +12,10 @@ use crate::{
 };
 use longfat_host::interface;
 use longfat_kernel::alike::{self, Alike};
-use std::net::{IpAddr, TcpStream};
+use std::{
+    net::{IpAddr, TcpStream},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 /// Nothing of a relay that does not intercept.
 #[derive(Default)]
@@ -24,6 +27,7 @@ pub(crate) struct OwnPackets {
     passing: Option<Raw>,
     /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
     alike: Option<Alike>,
+    is_unmarked: AtomicBool,
 }
 
 impl OwnPackets {
@@ -33,7 +37,26 @@ impl OwnPackets {
             raw: mark.map(Raw::new).transpose()?,
             passing: mark.map(|mark| Raw::new(passing_mark(mark))).transpose()?,
             alike: mark.and_then(|mark| attach_alike(mark, journal)),
+            is_unmarked: AtomicBool::new(false),
         })
+    }
+
+    /// Has most packets of connections that are carried marked as taken when they come in, which spares nftables a look
+    /// for their sockets. Not once [`OwnPackets::leave_unmarked`] was called, as it is here where a plan asks for it.
+    pub fn mark_carried(&self, plan: &RelayPlan, taken_mark: u32) {
+        if plan.steps_in() || !plan.listeners.is_empty() || plan.moves.is_some() {
+            self.leave_unmarked();
+        }
+        let mark = if self.is_unmarked.load(Ordering::Acquire) { 0 } else { taken_mark };
+        // Where the kernel refuses, nftables looks.
+        self.alike.iter().for_each(|alike| drop(alike.mark_carried(mark)));
+    }
+
+    /// nftables looks for every packet's socket from now on: some sockets may vanish without a word, as those between
+    /// ends that go on with each other, or are found by addresses that may be translated.
+    pub fn leave_unmarked(&self) {
+        self.is_unmarked.store(true, Ordering::Release);
+        self.alike.iter().for_each(|alike| drop(alike.mark_carried(0)));
     }
 
     /// Mark of the relay's own packets, when it intercepts.
