@@ -193,16 +193,15 @@ pub(crate) fn chains(
     means: Means,
     log_group: u16,
 ) -> String {
-    let Marks { mark, own_mark, .. } = numbers;
+    let (Marks { mark, own_mark, .. }, taken_mark) = (numbers, numbers.taken_mark());
     let untracked = means.untracked;
     let [watched, early, late] = means.watched_lines(numbers);
-    let taken_mark = numbers.taken_mark();
     let interfaces = quoted(plan.intercept.iter().flat_map(|intercept| &intercept.interfaces));
     let lfh = numbers.hold_interfaces();
     let notrack = untracked.statement();
     let take = marked(taken_mark, untracked);
     let mut text = format!(
-        "table inet {name} {{\n{}{}chain held {{\n\
+        "table inet {name} {{\n{}chain held {{\n\
          {}meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
          }}\nchain answered {{\n\
          {}drop\n\
@@ -210,8 +209,7 @@ pub(crate) fn chains(
          {}{NOT_ELSEWHERE}\n\
          ip daddr {{ {} }} return\n\
          ip6 daddr {{ {} }} return\n",
-        pair_sets(plan) + &end_to_end::sets(plan) + &end_to_end::clock_sets(plan, taking),
-        one_way_sets(),
+        pair_sets(plan) + &end_to_end::sets(plan) + &end_to_end::clock_sets(plan, taking) + &one_way_sets(),
         match untracked {
             // Where its interface is gone it is forwarded.
             Untracked::Can => format!("fib daddr . mark oifname \"{lfh}\" notrack\n"),
