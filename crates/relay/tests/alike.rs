@@ -4,10 +4,10 @@
 mod bed;
 
 use bed::{
-    ANYWHERE, Bed, CLIENT_V4, PATIENCE, accept, at, exchange, mute, nft,
+    ANYWHERE, Bed, CLIENT_V4, PATIENCE, accept, at, control_of, exchange, mute, nft,
     packet::{ACK, Segment, Sender},
-    path::eventually,
-    servers, talk,
+    path::{eventually, eventually_or},
+    servers, talk, told,
 };
 use longfat_host::{Namespace, socket};
 use longfat_kernel::alike::Alike;
@@ -206,7 +206,7 @@ fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_afte
                 release_after = '300ms'\n";
     let bed = Bed::new("alled");
     let plan = longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap();
-    let relay = bed.start(RelayPlan { control: None, ..plan });
+    let relay = bed.start(RelayPlan { control: Some(control_of("alled")), ..plan });
     for server in servers() {
         let is_ipv4 = server.is_ipv4();
         let listener = bed.listen(&server.to_string());
@@ -223,7 +223,8 @@ fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_afte
         for _ in 0..3 {
             let mut packets = 0;
             for is_to_be_in in [true, false] {
-                eventually("the relay steps in, or leaves", || {
+                let what = if is_to_be_in { "the relay steps in" } else { "the relay leaves" };
+                let is_so = || {
                     if is_to_be_in {
                         talk(&client, &far, 60_000, (1 << 14, Duration::from_micros(500)));
                     }
@@ -235,7 +236,8 @@ fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_afte
                         packets += found.len();
                     }
                     bed.leg_count() == if is_to_be_in { 2 } else { 0 }
-                });
+                };
+                eventually_or(what, is_so, || format!("{:?}", told("alled")));
             }
             assert!(packets > 20, "{packets}");
             // The flow label, and another class, in both states.

@@ -180,10 +180,15 @@ impl Drop for RelayProcess {
 }
 
 /// Waits for something to become true.
-pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    eventually_or(what, is_so, String::new);
+}
+
+/// Waits for something to become true; `tell` says what may be the cause when it does not.
+pub fn eventually_or(what: &str, mut is_so: impl FnMut() -> bool, tell: impl Fn() -> String) {
     let deadline = Instant::now() + PATIENCE;
     while !is_so() {
-        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+        assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?} {}", tell());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
