@@ -71,12 +71,13 @@ impl Tap {
         self.find_by(&format!("a segment from port {port}"), |tcp| tcp[..2] == port.to_be_bytes())
     }
 
-    /// The headers of all segments from this port that have come by now.
-    fn all_from(&self, port: u16) -> Vec<Header> {
+    /// The headers of all segments from one port to another that have come by now.
+    fn all_between(&self, [from, to]: [u16; 2]) -> Vec<Header> {
         let (mut found, mut packet) = (Vec::new(), vec![0; 1 << 16]);
         while let Ok(bytes) = recv(self.0.as_raw_fd(), &mut packet, MsgFlags::empty()) {
-            let of_port = header(&packet[..bytes]).filter(|(_, tcp)| tcp[..2] == port.to_be_bytes());
-            found.extend(of_port.map(|(header, _)| header));
+            let is_between = |tcp: &[u8]| tcp[..2] == from.to_be_bytes() && tcp[2..4] == to.to_be_bytes();
+            let found_one = header(&packet[..bytes]).filter(|(_, tcp)| is_between(tcp));
+            found.extend(found_one.map(|(header, _)| header));
         }
         found
     }
@@ -220,6 +221,7 @@ fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_afte
         set_ttl(&far, is_ipv4, 80);
         let (near, distant) = (Tap::new(&bed.client), Tap::new(&bed.server));
         let ports = [client.local_addr().unwrap().port(), server.port()];
+        let back = [ports[1], ports[0]];
         for _ in 0..3 {
             let mut packets = 0;
             for is_to_be_in in [true, false] {
@@ -228,11 +230,11 @@ fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_afte
                     if is_to_be_in {
                         talk(&client, &far, 60_000, (1 << 14, Duration::from_micros(500)));
                     }
-                    let seen = [(&distant, ports[0], 0xb8, 76), (&near, ports[1], 0x28, 79)];
-                    for (tap, port, dscp, ttl) in seen {
-                        let found = tap.all_from(port);
+                    let seen = [(&distant, ports, 0xb8, 76), (&near, back, 0x28, 79)];
+                    for (tap, ports, dscp, ttl) in seen {
+                        let found = tap.all_between(ports);
                         let is_forwarded = |header: &Header| (header.dscp, header.ttl) == (dscp, ttl);
-                        assert!(found.iter().all(is_forwarded), "{server}, from {port}: {found:?}");
+                        assert!(found.iter().all(is_forwarded), "{server}, {ports:?}: {found:?}");
                         packets += found.len();
                     }
                     bed.leg_count() == if is_to_be_in { 2 } else { 0 }
@@ -250,7 +252,7 @@ fn every_packet_looks_forwarded_before_the_relay_steps_in_while_it_does_and_afte
                 }
             }
             // Those of the other class.
-            near.all_from(ports[1]);
+            near.all_between(back);
         }
         exchange(&client, &far, 1 << 20);
     }
