@@ -162,7 +162,6 @@ fn open_and_work(
     let ready = ready?;
     if let Some(interception) = interception {
         interception.start(plan, &ports)?;
-        workers.shared.packets.mark_carried(plan, interception.taken_mark());
     }
     listeners.close_inherited();
     let mut running = Running::new(Arc::clone(plan), listeners, ports, interception);
@@ -172,6 +171,10 @@ fn open_and_work(
     observer.prepared()?;
     let exit = Exit::open(plan, estate.exit.take(), observer)?;
     take_over(&workers, estate)?;
+    // Not before it is known what was taken over.
+    if let Some(interception) = interception {
+        workers.shared.packets.mark_carried(plan, interception.taken_mark());
+    }
     running.keep(&workers);
     // Under their new numbers they are there.
     inherited.iter().for_each(|id| workers.keeping.gone(*id));
