@@ -59,10 +59,11 @@ impl Alike {
         Ok(Alike { links: links?, arriving: Mutex::new(arriving), carried, object })
     }
 
-    /// From now on most of what arrives for the relay's sockets gets this mark, if it has none: nobody need look for its
-    /// socket. With 0, nothing does.
+    /// From now on most of what arrives for the relay's sockets gets this mark, if it has none: nobody need look for
+    /// its socket. With 0, nothing does.
     ///
-    /// Not for a relay whose sockets may vanish without having sent a FIN or a reset, nor where some are not transparent.
+    /// Not for a relay whose sockets may vanish without having sent a FIN or a reset, nor where some are not
+    /// transparent.
     ///
     /// # Errors
     /// When the kernel refuses.

@@ -131,9 +131,9 @@ fn perform(mut stream: TcpStream, steps: &[Step], got: &AtomicUsize) {
     let _ = stream.read(&mut [0]);
 }
 
-/// One side sends, the other sees; the receiver begins after `delay`. Nothing when segments overtook each other on their
-/// way to the receiver: when a FIN comes before the urgent byte that it follows, Linux takes the last byte of the FIN's
-/// header for the urgent one (`tcp_urg` looks for it at a negative place).
+/// One side sends, the other sees; the receiver begins after `delay`. Nothing when segments overtook each other on
+/// their way to the receiver: when a FIN comes before the urgent byte that it follows, Linux takes the last byte of the
+/// FIN's header for the urgent one (`tcp_urg` looks for it at a negative place).
 fn hold(near: TcpStream, other: TcpStream, steps: &[Step], taking: Taking, delay: Duration) -> Option<Seen> {
     let inline = i32::from(taking == Taking::Inline);
     socket::set_option(&other, libc::SOL_SOCKET, libc::SO_OOBINLINE, inline).unwrap();

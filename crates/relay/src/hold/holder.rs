@@ -200,8 +200,8 @@ impl<'a> Hold<'a> {
         ));
     }
 
-    /// Reads what ends have said whose packets are led here, as soon as it is there: timestamps are worth as much as they
-    /// are young.
+    /// Reads what ends have said whose packets are led here, as soon as it is there: timestamps are worth as much as
+    /// they are young.
     pub fn hear_ends(&mut self) {
         for gate in self.gates.values().filter(|gate| gate.way.accept == Accept::EndToEnd) {
             if let Some(tun) = gate.tuns.get(self.holder) {

@@ -27,6 +27,7 @@ pub(crate) struct OwnPackets {
     passing: Option<Raw>,
     /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
     alike: Option<Alike>,
+    /// What arrives for the relay's sockets is marked no more.
     is_unmarked: AtomicBool,
 }
 
@@ -44,19 +45,23 @@ impl OwnPackets {
     /// Has most packets of connections that are carried marked as taken when they come in, which spares nftables a look
     /// for their sockets. Not once [`OwnPackets::leave_unmarked`] was called, as it is here where a plan asks for it.
     pub fn mark_carried(&self, plan: &RelayPlan, taken_mark: u32) {
-        if plan.steps_in() || !plan.listeners.is_empty() || plan.moves.is_some() {
-            self.leave_unmarked();
+        let may_vanish = plan.steps_in() || plan.moves.is_some();
+        if may_vanish || !plan.listeners.is_empty() || self.is_unmarked.load(Ordering::Acquire) {
+            return self.leave_unmarked();
         }
-        let mark = if self.is_unmarked.load(Ordering::Acquire) { 0 } else { taken_mark };
-        // Where the kernel refuses, nftables looks.
-        self.alike.iter().for_each(|alike| drop(alike.mark_carried(mark)));
+        self.mark_arriving(taken_mark);
     }
 
     /// nftables looks for every packet's socket from now on: some sockets may vanish without a word, as those between
     /// ends that go on with each other, or are found by addresses that may be translated.
     pub fn leave_unmarked(&self) {
         self.is_unmarked.store(true, Ordering::Release);
-        self.alike.iter().for_each(|alike| drop(alike.mark_carried(0)));
+        self.mark_arriving(0);
+    }
+
+    fn mark_arriving(&self, mark: u32) {
+        // Where the kernel refuses, nftables looks.
+        self.alike.iter().for_each(|alike| drop(alike.mark_carried(mark)));
     }
 
     /// Mark of the relay's own packets, when it intercepts.

@@ -60,14 +60,14 @@ impl Worker<'_> {
         if self.shared.stage.is_draining() {
             return self.pausing.leaving.drain(..).for_each(|leave| watcher.stays(leave.pair));
         }
-        for (index, leave) in std::mem::take(&mut self.pausing.leaving).into_iter().enumerate() {
-            if index % UNHEARD == 0
-                && let Some(hold) = &mut self.hold
-            {
+        for some in std::mem::take(&mut self.pausing.leaving).chunks(UNHEARD) {
+            if let Some(hold) = &mut self.hold {
                 hold.hear_ends();
             }
-            if self.is_leaving_still(leave) {
-                self.pausing.leaving.push(leave);
+            for leave in some {
+                if self.is_leaving_still(*leave) {
+                    self.pausing.leaving.push(*leave);
+                }
             }
         }
         if watcher.may_leave() && self.now >= self.pausing.due {

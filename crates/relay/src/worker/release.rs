@@ -44,9 +44,7 @@ impl Worker<'_> {
         if !self.shared.stage.is_draining() {
             return;
         }
-        if let Some(hold) = &mut self.hold {
-            hold.adopter.look_at_clocks();
-        }
+        self.look_at_clocks();
         let now = Instant::now();
         if now < self.leaving.due {
             return;
@@ -57,15 +55,17 @@ impl Worker<'_> {
         let mut inserted = self.slots.tokens();
         inserted.retain(|token| self.slots.get(*token).is_some_and(|one| one.legs.is_inserted));
         self.leaving.count = inserted.len();
-        for (index, token) in inserted.into_iter().enumerate() {
-            if index % UNHEARD == 0
-                && let Some(hold) = &mut self.hold
-            {
-                hold.adopter.look_at_clocks();
-            }
-            self.release(token, at_last, is_late);
+        for some in inserted.chunks(UNHEARD) {
+            some.iter().for_each(|token| self.release(*token, at_last, is_late));
+            self.look_at_clocks();
         }
         self.leaving.due = now + LOOK.max(now.elapsed() * LOOKS_SHARE);
+    }
+
+    fn look_at_clocks(&mut self) {
+        if let Some(hold) = &mut self.hold {
+            hold.adopter.look_at_clocks();
+        }
     }
 
     /// For how long it waits for events.
