@@ -219,6 +219,11 @@ static __always_inline int mark_inbound(struct __sk_buff *skb, struct tcp_sock *
 	if (!see_outbound(skb, &m->outbound, &v))
 		return TCX_NEXT;
 	v.now_us = bpf_ktime_get_ns() / 1000;
+	if (m->dilate > 1) {
+		v.now_us /= m->dilate;
+		v.inbound_rtt_us /= m->dilate;
+		v.outbound_rtt_us /= m->dilate;
+	}
 	v.random = bpf_get_prandom_u32();
 	if (!lf_queue_on_packet(&v, &m->state, &m->settings))
 		return TCX_NEXT;

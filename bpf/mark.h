@@ -18,6 +18,7 @@ struct lf_tuple {
 struct lf_mark {
 	struct lf_tuple outbound;
 	lf_u32 is_dropping;           /* where a packet cannot be marked it is dropped */
+	lf_u32 dilate;                /* so many times slower than this host's goes the controller's time; 0 is 1 */
 	lf_u64 incapable;             /* packets to be marked whose sender has no ECN */
 	struct lf_queue_settings settings;
 	struct lf_queue_state state;

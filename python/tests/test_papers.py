@@ -73,10 +73,39 @@ def test_emulated_figures_stand_beside_their_twins_and_are_marked_where_they_dif
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "twin": twin, "dilation": times}))
     came_to = papers.Result(tmp_path)
     assert papers.row_line(came_to, ROW, "Mbit/s", "emulated").endswith("| 20.0 [10.0 – 30.0] Mbit/s | 1.00 | 20.0 |")
-    assert papers.beside([22.0], [20.0], 1) == "20.0" and papers.beside([22.1], [20.0], 1) == "20.0 !"
-    assert papers.beside([17.9], [20.0], 1) == "20.0 !" and papers.beside([1.0], [], 1) == "–"
     assert came_to.slowed() == ", 1 to 4 times slower"
     assert papers.table(came_to, {"unit": "Mbit/s", "row": [ROW]}, "emulated")[0] == "| | paper | ours | ours / paper | simulated |"
+
+
+def with_twins(directory, ours, simulated, **ranges):
+    """A run beside its twin, and what other twins came to, by cause."""
+    result(directory, [ours])
+    file = directory / "r1/manifest.json"
+    causes = {cause: {"figures": [{"metric": "goodput_bps", "of": "f", "least": least, "greatest": greatest}]} for cause, (least, greatest) in ranges.items()}
+    twin = {"metrics": [{"metric": "goodput_bps", "of": "f", "value": simulated}], **causes}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "twin": twin}))
+    return papers.Result(directory)
+
+
+def test_a_figure_that_is_far_from_its_twin_says_what_explains_it_or_that_nothing_does(tmp_path):
+    shown = lambda name, ours, *twin, **ranges: papers.beside(with_twins(tmp_path / name, ours, *twin, **ranges), ROW, 1)
+    assert shown("near", 22.0, 20.0) == "20.0" and shown("far", 22.1, 20.0) == "20.0 !" and shown("below", 17.9, 20.0) == "20.0 !"
+    assert shown("chance", 49.6, 23.9, chance=(23.8, 52.1)) == "23.9 ~ 23.8 – 52.1 by chance"
+    assert shown("held", 27.0, 67.0, chance=(66.0, 68.0), held_up=(24.0, 48.0)) == "67.0 ~ 24.0 – 48.0 by hold-ups"
+    assert shown("neither", 12.0, 67.0, chance=(66.0, 68.0), held_up=(24.0, 48.0)) == "67.0 !"
+    held = with_twins(tmp_path / "grid", 27.0, 67.0, held_up=(24.0, 48.0))
+    assert papers.beside(held, ROW, 1, with_range=False) == "67.0 ~ by hold-ups"
+    result(tmp_path / "none", [1.0])
+    assert papers.beside(papers.Result(tmp_path / "none"), ROW, 1) == "–"
+
+
+def test_a_ratio_is_explained_by_what_twins_of_either_side_came_to(tmp_path):
+    came_to = with_twins(tmp_path, 30.0, 10.0, chance=(9.0, 31.0))
+    other = {"case": "d", "status": "done", "reasons": [], "metrics": [{"metric": "goodput_bps", "of": "f", "value": 10.0}]}
+    came_to.runs.append({**other, "twin": {"metrics": other["metrics"]}})
+    ratio = {**ROW, "over": {"case": "d"}}
+    assert papers.values_of(came_to, ratio) == [3.0]
+    assert papers.beside(came_to, ratio, 1) == "1.00 ~ 0.900 – 3.10 by chance"
 
 
 def test_how_much_slower_an_experiment_is_emulated_is_said_once(tmp_path):

@@ -138,6 +138,16 @@ pub struct QueuePlan {
     pub red_bytes: u64,
     /// Packets of senders without ECN are dropped where they would be marked.
     pub drop: bool,
+    /// How many times slower than the host's time goes the plan's: 1, but in a run that is carried out slower.
+    #[serde(skip_serializing_if = "is_own_time")]
+    pub dilate: u32,
+}
+
+/// How many times slower a plan's time may go.
+pub const DILATE: RangeInclusive<u32> = 1..=3600;
+
+fn is_own_time(dilate: &u32) -> bool {
+    *dilate == 1
 }
 
 /// What a queue's target may be.
@@ -162,6 +172,7 @@ impl Default for QueuePlan {
             allowed_bytes,
             red_bytes,
             drop: false,
+            dilate: 1,
         }
     }
 }
@@ -194,6 +205,9 @@ impl QueuePlan {
                 "a queue's tolerance of {} targets is not between 1 and 1000",
                 self.tolerance
             ));
+        }
+        if !DILATE.contains(&self.dilate) {
+            return Err(format!("a queue whose time goes {} times slower: give 1 to 3600", self.dilate));
         }
         let is_marked_by_size = matches!(self.controller, Kind::Fixed | Kind::Red);
         if is_marked_by_size && self.allowed_cwnds_x16 == 0 && self.allowed_bytes == 0 {
@@ -287,6 +301,19 @@ unsafe extern "C" {
 pub struct Marker {
     settings: Settings,
     state: MarkState,
+}
+
+impl View {
+    /// What was seen at a host whose time goes so many times faster than the controllers'.
+    #[must_use]
+    pub fn slower(self, times: u32) -> View {
+        View {
+            now_us: self.now_us / u64::from(times.max(1)),
+            inbound_rtt_us: self.inbound_rtt_us / times.max(1),
+            outbound_rtt_us: self.outbound_rtt_us / times.max(1),
+            ..self
+        }
+    }
 }
 
 impl Marker {

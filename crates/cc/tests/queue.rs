@@ -302,3 +302,32 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn at_a_host_whose_time_goes_faster_a_queue_is_kept_as_at_any_other() {
+    let seen = |now_us: u64, times: u32| View {
+        now_us: now_us * u64::from(times),
+        inbound_rtt_us: 10_000 * times,
+        outbound_rtt_us: 40_000 * times,
+        sent_bytes: now_us,
+        acked_bytes: now_us / 2,
+        ..view(0, 400_000 + now_us)
+    };
+    let decided = |times: u32| {
+        let settings = Settings { hold_off_rtts: 4, ..settings(Kind::Fixed) };
+        let (mut marker, mut window) = (Marker::new(settings), held(20_000));
+        let mut one = |now_us: u64| {
+            let view = seen(now_us, times).slower(times);
+            let is_marked = marker.on_packet(&view);
+            if is_marked {
+                marker.marked(&view);
+            }
+            (is_marked, window.update(&view))
+        };
+        (1..2000).map(|step| one(step * 1000)).collect::<Vec<_>>()
+    };
+    let own = decided(1);
+    assert!(own.iter().any(|(is_marked, _)| *is_marked) && own.iter().any(|(is_marked, _)| !is_marked));
+    assert_eq!(own, decided(10));
+    assert_eq!(view(7, 1).slower(0), view(7, 1), "nobody said how much: not at all");
+}

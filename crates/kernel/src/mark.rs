@@ -11,7 +11,7 @@ use crate::{
     tcx,
 };
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
-use longfat_cc::queue::{MarkState, Settings};
+use longfat_cc::queue::{MarkState, QueuePlan, Settings};
 use longfat_host::support::Missing;
 use std::{
     net::{IpAddr, SocketAddr},
@@ -22,8 +22,9 @@ static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/mark.bpf.o"));
 
 /// `struct lf_tuple`.
 const TUPLE_BYTES: usize = 40;
-/// `struct lf_mark`: the tuple, a flag, a count, settings, state.
+/// `struct lf_mark`: the tuple, a flag, how much slower, a count, settings, state.
 const FLAG_AT: usize = TUPLE_BYTES;
+const DILATE_AT: usize = FLAG_AT + 4;
 const INCAPABLE_AT: usize = FLAG_AT + 8;
 const SETTINGS_AT: usize = INCAPABLE_AT + 8;
 const STATE_AT: usize = SETTINGS_AT + size_of::<Settings>();
@@ -106,15 +107,17 @@ impl Marking {
         OBJECT + self.links.len()
     }
 
-    /// Lets packets that arrive for `inbound` be marked by the backlog towards `outbound`, until that socket is closed.
+    /// Lets packets that arrive for `inbound` be marked by the backlog towards `outbound`, as a plan says, until that
+    /// socket is closed.
     ///
     /// # Errors
     /// When the kernel has no memory for it.
-    pub fn pair(&self, inbound: &impl AsFd, outbound: Ends, settings: &Settings, drop: bool) -> Result<()> {
+    pub fn pair(&self, inbound: &impl AsFd, outbound: Ends, plan: &QueuePlan) -> Result<()> {
         let mut value = [0; MARK_BYTES];
         value[..TUPLE_BYTES].copy_from_slice(&outbound.to_bytes());
-        value[FLAG_AT..FLAG_AT + 4].copy_from_slice(&u32::from(drop).to_ne_bytes());
-        value[SETTINGS_AT..STATE_AT].copy_from_slice(&settings.to_bytes());
+        value[FLAG_AT..DILATE_AT].copy_from_slice(&u32::from(plan.drop).to_ne_bytes());
+        value[DILATE_AT..INCAPABLE_AT].copy_from_slice(&plan.dilate.to_ne_bytes());
+        value[SETTINGS_AT..STATE_AT].copy_from_slice(&plan.settings().to_bytes());
         self.pairs
             .update(&key(inbound), &value, MapFlags::ANY)
             .map_err(|source| refused("pair the sockets of a relayed connection", source))
@@ -207,8 +210,9 @@ mod tests {
             tuple.places(["remote_address", "local_address", "remote_port", "local_port", "is_ipv6"]);
         assert_eq!((tuple.bytes, places), (TUPLE_BYTES, [0, 16, 32, 34, 36]));
         let mark = Layout::of(OBJECT, "lf_mark");
-        let places = mark.places(["outbound", "is_dropping", "incapable", "settings", "state"]);
-        assert_eq!((mark.bytes, places), (MARK_BYTES, [0, FLAG_AT, INCAPABLE_AT, SETTINGS_AT, STATE_AT]));
+        let places = mark.places(["outbound", "is_dropping", "dilate", "incapable", "settings", "state"]);
+        let own = [0, FLAG_AT, DILATE_AT, INCAPABLE_AT, SETTINGS_AT, STATE_AT];
+        assert_eq!((mark.bytes, places), (MARK_BYTES, own));
         let every = Layout::of(OBJECT, "lf_every");
         let places = every.places(["every_bytes", "bytes", "marks", "incapable"]);
         assert_eq!((every.bytes, places), (EVERY_BYTES, [0, 8, 24, 32]));

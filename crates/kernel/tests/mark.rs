@@ -5,7 +5,7 @@
 mod bed;
 
 use bed::{Bed, send_frames};
-use longfat_cc::queue::{Kind, Settings};
+use longfat_cc::queue::{Kind, QueuePlan};
 use longfat_host::{socket, sysctl};
 use longfat_kernel::mark::{Congesting, Ends, Marking};
 use std::{
@@ -50,13 +50,13 @@ fn ends(socket: &TcpStream) -> Ends {
     Ends { local: socket.local_addr().unwrap(), remote: socket.peer_addr().unwrap() }
 }
 
-fn all_above(allowed_bytes: u64) -> Settings {
-    Settings {
-        kind: Kind::Fixed,
+fn all_above(allowed_bytes: u64) -> QueuePlan {
+    QueuePlan {
+        controller: Kind::Fixed,
         allowed_bytes,
         allowed_cwnds_x16: 0,
         hold_off_rtts: 0,
-        ..Settings::default()
+        ..QueuePlan::default()
     }
 }
 
@@ -78,7 +78,7 @@ fn marks_reach_the_sender(bed: &Bed, inbound: &str, outbound: &str) {
     let (out, _peer) = bed.outbound(outbound);
     let marking = bed.attach();
     assert_eq!(marking.read(&far), None);
-    marking.pair(&far, ends(&out), &all_above(100_000), false).unwrap();
+    marking.pair(&far, ends(&out), &all_above(100_000)).unwrap();
     carry(&mut near, &mut far, 90_000);
     let before = marking.read(&far).unwrap();
     assert_eq!((before.state.marks, socket::tcp_info(&near).unwrap().delivered_ce_segments), (0, 0));
@@ -110,7 +110,7 @@ fn an_ipv4_client_of_an_ipv6_listener_does_too() {
     let mut far = listener.accept().unwrap().0;
     let (out, _peer) = bed.outbound("10.74.0.1:0");
     let marking = bed.attach();
-    marking.pair(&far, ends(&out), &all_above(1000), false).unwrap();
+    marking.pair(&far, ends(&out), &all_above(1000)).unwrap();
     carry(&mut near, &mut far, 50_000);
     assert!(marking.read(&far).unwrap().state.marks > 0);
 }
@@ -121,7 +121,7 @@ fn packets_of_a_sender_without_ecn_are_counted_and_pass() {
     let (mut near, mut far) = bed.inbound("10.74.0.2:0");
     let (out, _peer) = bed.outbound("10.74.0.1:0");
     let marking = bed.attach();
-    marking.pair(&far, ends(&out), &all_above(1000), false).unwrap();
+    marking.pair(&far, ends(&out), &all_above(1000)).unwrap();
     carry(&mut near, &mut far, 50_000);
     let seen = marking.read(&far).unwrap();
     assert!(seen.state.marks == 0 && seen.incapable_packets > 0, "{seen:?}");
@@ -135,8 +135,8 @@ fn without_ecn_they_are_dropped_where_that_is_asked_for_and_sent_again() {
     let (mut near, mut far) = bed.inbound("10.74.0.2:0");
     let (out, _peer) = bed.outbound("10.74.0.1:0");
     let marking = bed.attach();
-    let some = Settings { hold_off_rtts: 1000, ..all_above(10_000) };
-    marking.pair(&far, ends(&out), &some, true).unwrap();
+    let some = QueuePlan { hold_off_rtts: 1000, drop: true, ..all_above(10_000) };
+    marking.pair(&far, ends(&out), &some).unwrap();
     carry(&mut near, &mut far, 100_000);
     assert!(marking.read(&far).unwrap().state.marks > 0);
     assert!(socket::tcp_info(&near).unwrap().total_retrans_segments > 0);
@@ -153,7 +153,7 @@ fn two_relays_mark_side_by_side_and_what_is_let_go_leaves_nothing() {
     let (mut near, mut far) = bed.inbound("10.74.0.2:0");
     let (out, _peer) = bed.outbound("10.74.0.1:0");
     let (first, second) = (bed.attach(), bed.attach());
-    second.pair(&far, ends(&out), &all_above(1000), false).unwrap();
+    second.pair(&far, ends(&out), &all_above(1000)).unwrap();
     carry(&mut near, &mut far, 20_000);
     assert!(second.read(&far).unwrap().state.marks > 0);
     assert_eq!(first.read(&far), None);

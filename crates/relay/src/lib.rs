@@ -68,6 +68,6 @@ pub use observe::{
 pub use plan::{
     Accept, Acknowledge, BUFFER_BYTES, ConnectionPlan, ControlPlan, Fail, InterceptPlan, LegPlan, LimitsPlan,
     ListenerPlan, LogFormat, LogLevel, LogPlan, MatchPlan, MovePlan, Mptcp, Network, Ports, RelayPlan,
-    RulePlan, check_name,
+    RulePlan, check_name, filling_bytes,
 };
 pub use spec::{AfterSpec, QueueSpec, TargetSpec};

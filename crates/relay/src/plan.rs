@@ -10,7 +10,10 @@ mod rule;
 pub use leg::LegPlan;
 pub use longfat_host::Network;
 pub use ports::Ports;
-pub use rule::{Accept, Acknowledge, BUFFER_BYTES, ConnectionPlan, MatchPlan, Mptcp, RulePlan};
+pub use rule::{
+    Accept, Acknowledge, BUFFER_BYTES, ConnectionPlan, MatchPlan, Mptcp, RulePlan, filling_bytes,
+};
+pub(crate) use rule::{PAGE_BYTES, PIPE_PAGES};
 
 use crate::{Error, Result};
 use longfat_cc::queue::QueuePlan;

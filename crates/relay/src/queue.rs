@@ -186,5 +186,5 @@ fn pair(marking: &Marking, legs: &Legs, direction: Direction, plan: &QueuePlan) 
     let local = outbound.local_addr().map_err(failed)?;
     let remote = outbound.peer_addr().map_err(failed)?;
     let inbound = legs.leg(direction.from());
-    Ok(marking.pair(inbound, Ends { local, remote }, &plan.settings(), plan.drop)?)
+    Ok(marking.pair(inbound, Ends { local, remote }, plan)?)
 }

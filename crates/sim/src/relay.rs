@@ -17,7 +17,7 @@ pub struct RelayConnection {
     pub relayed_bytes: [u64; 2],
     /// A write found no room in the outbound socket: nothing is written until it wakes its writer.
     is_blocked: [bool; 2],
-    buffer_bytes: u64,
+    filling_bytes: u64,
     is_dialled: bool,
     /// What keeps each direction short.
     pub queues: Option<[Queue; 2]>,
@@ -25,7 +25,7 @@ pub struct RelayConnection {
 
 impl RelayConnection {
     /// An idle connection.
-    pub fn new(relay: usize, number: u32, ends: [u32; 2], buffer_bytes: u64) -> RelayConnection {
+    pub fn new(relay: usize, number: u32, ends: [u32; 2], filling_bytes: u64) -> RelayConnection {
         RelayConnection {
             relay,
             number,
@@ -33,7 +33,7 @@ impl RelayConnection {
             held_bytes: [0; 2],
             relayed_bytes: [0; 2],
             is_blocked: [false; 2],
-            buffer_bytes,
+            filling_bytes,
             is_dialled: false,
             queues: None,
         }
@@ -84,16 +84,18 @@ impl RelayConnection {
     /// Bytes one filling takes at most.
     fn filling_bytes(&self, direction: usize) -> u64 {
         let ahead = self.queues.as_ref().and_then(|queues| queues[direction].filling_bytes());
-        ahead.map_or(self.buffer_bytes, |bytes| bytes.min(self.buffer_bytes))
+        ahead.map_or(self.filling_bytes, |bytes| bytes.min(self.filling_bytes))
     }
 
-    /// Moves bytes of a direction until its buffer is full or nothing is left. Returns whether any moved.
+    /// Moves bytes of a direction until neither socket allows more: the buffer is filled only when it is empty, as the
+    /// relay's is. Returns whether any moved.
     fn pump(&mut self, direction: usize, endpoints: &mut [Endpoint], now_ns: u64) -> bool {
         let [from, to] = [self.ends[direction] as usize, self.ends[1 - direction] as usize];
         let mut moved = false;
         loop {
-            let room = self.filling_bytes(direction).saturating_sub(self.held_bytes[direction]);
-            let read = endpoints[from].receiver.unread_bytes.min(room);
+            let is_empty = self.held_bytes[direction] == 0;
+            let most_bytes = if is_empty { self.filling_bytes(direction) } else { 0 };
+            let read = endpoints[from].receiver.unread_bytes.min(most_bytes);
             endpoints[from].receiver.read(read, now_ns);
             self.held_bytes[direction] += read;
             let outbound = &mut endpoints[to].sender;

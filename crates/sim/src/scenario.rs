@@ -141,6 +141,9 @@ pub struct EndpointPlan {
     pub ecn: bool,
     /// Segments leave at a rate derived from the window instead of in bursts.
     pub pacing: bool,
+    /// Share of the window, as its divisor, that is worth a bundle of segments: smaller ones wait for more
+    /// (`net.ipv4.tcp_tso_win_divisor`; Linux has 3). Absent: none waits.
+    pub tso_win_divisor: Option<u8>,
     /// Full segments per acknowledgement it sends; Linux has 2.
     pub ack_every: u32,
     /// How long it delays an acknowledgement; Linux has 40 ms (TCP_DELACK_MIN).
@@ -210,6 +213,8 @@ pub struct RelayPlan {
     pub node: usize,
     /// What it holds per direction of a connection between the two sockets (a pipe).
     pub buffer_bytes: u64,
+    /// What one filling of it takes at most: less, where each piece of a packet takes a page of the pipe.
+    pub filling_bytes: u64,
     /// How its queue is kept short; absent: it is not.
     pub queue: Option<QueuePlan>,
     /// End of the relay towards the client.
@@ -230,6 +235,7 @@ impl Default for EndpointPlan {
             sack: true,
             ecn: false,
             pacing: false,
+            tso_win_divisor: None,
             ack_every: 2,
             ack_delay_ns: ACK_DELAY_NS,
         }
@@ -435,13 +441,11 @@ impl Scenario {
         for relay in &self.relays {
             let whose = format!("relay '{}'", relay.name);
             self.check_node(&whose, relay.node)?;
-            refuse_unless(
-                relay.buffer_bytes > 0,
-                &whose,
-                "the buffer in bytes",
-                0,
-                "it must hold something",
-            )?;
+            let sizes =
+                [("the buffer in bytes", relay.buffer_bytes), ("a filling in bytes", relay.filling_bytes)];
+            for (what, bytes) in sizes {
+                refuse_unless(bytes > 0, &whose, what, 0, "it must hold something")?;
+            }
             relay.client_side.check(&whose, 1)?;
             relay.server_side.check(&whose, 1)?;
         }

@@ -142,13 +142,17 @@ impl Builder<'_> {
     fn tcp(&mut self, flow: &FlowPlan, tcp: &TcpPlan, number: u32) -> Result<Carrier, ScenarioError> {
         let (start_ns, stop_ns) = self.span(flow, number);
         let open_ns = start_ns - self.scenario.settle_ns;
+        // As the transfer program does: a socket that tells of room has less than half of what may wait.
+        let bound_bytes = tcp.sender.unsent_limit_bytes.filter(|_| tcp.echo_every_bytes.is_some());
+        let most_bytes = bound_bytes.map_or(u64::MAX, |bytes| (bytes / 2).max(u64::from(tcp.mss_bytes())));
         let offer = Offer {
             bytes: flow.bytes,
             start_ns,
             stop_ns,
             rate_bps: flow.rate_bps,
-            block_bytes: tcp.block_bytes,
+            block_bytes: tcp.block_bytes.min(most_bytes),
             echo_every_bytes: tcp.echo_every_bytes,
+            asks_for_room: bound_bytes.is_some(),
         };
         let whose = format!("flow '{}'", flow.name);
         let source_app = App::Source(Box::new(Source::new(offer)));
@@ -178,11 +182,11 @@ impl Builder<'_> {
         for end in ends {
             self.relay_of[end] = Some(index);
         }
-        let buffer_bytes = self.scenario.relays[relay].buffer_bytes;
+        let filling_bytes = self.scenario.relays[relay].filling_bytes;
         let number = self.relay_counts[relay];
         self.relay_counts[relay] += 1;
         let ends = ends.map(|end| end as u32);
-        let mut connection = RelayConnection::new(relay, number, ends, buffer_bytes);
+        let mut connection = RelayConnection::new(relay, number, ends, filling_bytes);
         connection.queues = queue::both(&self.scenario.relays[relay], self.scenario.seed ^ u64::from(index));
         self.relays.push(connection);
     }

@@ -32,6 +32,7 @@ fn cabled() -> Scenario {
             name: "pep".into(),
             node: 1,
             buffer_bytes: 256 << 10,
+            filling_bytes: 256 << 10,
             queue: None,
             client_side: end(2 << 20),
             server_side: end(8 << 20),

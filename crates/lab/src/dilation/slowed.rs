@@ -160,9 +160,12 @@ impl Slow {
             cc_server: _,
             buffer_client_bytes: _,
             buffer_server_bytes: _,
-            queue: _,
+            queue,
             pacing_server_bps,
         } = relay;
+        // Its times stay those of the plan: the relay divides its host's.
+        let times = u32::try_from(self.0).unwrap_or(u32::MAX);
+        queue.iter_mut().for_each(|queue| queue.dilate = queue.dilate.saturating_mul(times));
         pacing_server_bps.iter_mut().for_each(|bps| self.rate(bps));
     }
 

@@ -99,13 +99,30 @@ fn what_has_a_clock_of_its_own_is_refused_with_the_mend() {
     assert!(refused(SHORT_QUEUE, &[times(4), cc("bbr")]).contains("one of ours"));
     assert!(with(SHORT_QUEUE, &[times(1), cc("cubic")]).is_ok());
     assert!(with(SHORT_QUEUE, &[times(4), cc("reno")]).is_ok(), "the kernel's has no clock");
-    assert!(refused(SMALL, &[times(4)]).contains("relays.pep"));
     assert!(with(SHORT_QUEUE, &[times(1000)]).is_ok(), "a round trip of 40 s");
     let said = refused(SHORT_QUEUE, &[times(1001)]);
     assert!(
         said.contains("40 ms, 40040 ms when 1001 times slower") && said.contains("dilate = 1000"),
         "{said}"
     );
+}
+
+#[test]
+fn a_relay_slows_down_with_congestion_controls_that_do() {
+    let leg = |key: &'static str, cc: &str| (key, Value::String(cc.to_owned()));
+    let ours = [leg("relays.pep.cc_client", "reno"), leg("relays.pep.cc_server", "lf_highspeed")];
+    let pacing = ("relays.pep.pacing_server", Value::String("8Mbit".into()));
+    let own = with(SMALL, &[&[times(4), pacing][..], &ours].concat()).unwrap();
+    let slow = slowed(&own);
+    let relay = |plan: &Plan| {
+        let relay = &plan.relays[0];
+        let queue = relay.queue.as_ref().unwrap();
+        (relay.pacing_server_bps, queue.target_us, queue.dilate)
+    };
+    assert_eq!(relay(&own), (Some(8_000_000), 20_000, 1));
+    assert_eq!(relay(&slow), (Some(2_000_000), 20_000, 4), "the relay divides its host's time");
+    let said = refused(SMALL, &[times(4), ours[0].clone(), leg("relays.pep.cc_server", "cubic")]);
+    assert!(said.contains("relays.pep.cc_server") && said.contains("lf_cubic"), "{said}");
 }
 
 #[test]
@@ -130,6 +147,33 @@ fn auto_is_the_least_that_keeps_hold_ups_below_the_drain_of_a_queue_and_a_quarte
     assert_eq!(calm.unwrap().dilation, Dilation::NONE);
     let kernels = [auto, ("flows.f.cc", Value::String("cubic".into()))];
     assert_eq!(with(SHORT_QUEUE, &kernels).unwrap().dilation, Dilation::NONE, "it cannot be slowed");
+}
+
+#[test]
+fn a_queue_of_many_round_trips_feels_what_lets_it_run_empty() {
+    let ms = |ms: f64| (ms * 1e6) as u64;
+    let harmless_ms = |drain_ms: f64, rtt_ms: f64| need::harmless_ns(Some(ms(drain_ms)), Some(ms(rtt_ms)));
+    assert_eq!(harmless_ms(5.0, 1.0), ms(5.0));
+    assert_eq!(harmless_ms(5.0, 2.0), ms(0.5));
+    assert_eq!(harmless_ms(5.0, 40.0), ms(5.0));
+    assert_eq!(need::harmless_ns(None, Some(ms(40.0))), ms(10.0));
+    assert_eq!((need::harmless_ns(Some(7), None), need::harmless_ns(None, None)), (7, u64::MAX));
+
+    // A LAN whose queue holds 25 round trips, and one of which it holds one.
+    let least = |delay: &str, limit: &str| {
+        let set = |key, value: &str| (key, Value::String(value.into()));
+        let lan = [
+            ("dilate", Value::String("auto".into())),
+            set("links.path.delay", delay),
+            set("links.path.queue.limit", limit),
+            ("links.path.schedule", Value::Array(Vec::new())),
+        ];
+        need::least(&with(SHORT_QUEUE, &lan).unwrap())
+    };
+    let deep = least("50us", "64KB");
+    assert!(deep.to_string().starts_with("dilate = 4: the queue of link 'path' drains in 2.6 ms"), "{deep}");
+    let shallow = least("500us", "64KB");
+    assert!(shallow.to_string().starts_with("dilate = 32: a quarter of the round trip"), "{shallow}");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Whether a run's own figures are what the simulator makes of its plan. Pure, but for the twins, which are made as
-//! they are asked for.
+//! Whether a run's own figures are what the simulator makes of its plan, and what explains those that are not. Pure, but
+//! for the twins, which are made as they are asked for.
 //!
 //! A run that was held up in a way that breaks no rule looks well in itself. Its twin tells, but not what is wrong. So
 //! more twins are made: under other seeds, and with hosts that are held up as the run's were. A run that those alone
@@ -11,7 +11,7 @@ use crate::{plan::Plan, samples::Samples, spec::Protocol};
 use longfat_schema::{
     quantity,
     record::TcpSample,
-    run::{Metric, Ranges, RunStatus, Twin},
+    run::{Metric, Ranges, RunStatus, Twin, slack_of},
 };
 use std::collections::BTreeMap;
 
@@ -20,9 +20,6 @@ const SHARE_MOST: f64 = 0.2;
 
 /// Share within which two figures agree: where they do, no more twins are made, and what made them differ is not asked.
 const SHARE_NEAR: f64 = 0.1;
-
-/// A difference of completion times that is nothing.
-const COMPLETION_SLACK_US: f64 = 10_000.0;
 
 /// Goodput that is chance, in bit/s: what a flow has in flight at the edges of the window counts or does not, as one
 /// packet falls. A hole in it keeps a whole window from the reader until a retransmission closes it, a round trip
@@ -53,6 +50,8 @@ struct Figure {
     slack: f64,
     of: String,
     emulated: f64,
+    /// Whether a run that is too far from its twins by this figure is not valid.
+    is_judged: bool,
 }
 
 impl Figure {
@@ -87,8 +86,9 @@ fn is_alone(plan: &Plan) -> bool {
 }
 
 /// Holds a run that has nothing against it against its twins: what it is instead of valid, and why. What more twins
-/// came to is kept with its own. `by_chance` and `held_up` are these, made as they are asked for: under other seeds,
-/// and with `hold_ups`. As soon as they come near no more are made.
+/// came to is kept with its own, since it may explain a figure that is not judged, too. `by_chance` and `held_up` are
+/// these, made as they are asked for: under other seeds, and with `hold_ups`. As soon as they come near no more are
+/// made.
 pub(crate) fn beside_twins(
     plan: &Plan,
     metrics: &[Metric],
@@ -100,8 +100,8 @@ pub(crate) fn beside_twins(
     if !twin.left_out.is_empty() {
         return None;
     }
-    let share = plan.twin_limit.or_else(|| is_alone(plan).then_some(SHARE_MOST))?;
-    let near = share.min(SHARE_NEAR);
+    let limit = plan.twin_limit.or_else(|| is_alone(plan).then_some(SHARE_MOST));
+    let near = limit.map_or(SHARE_NEAR, |share| share.min(SHARE_NEAR));
     let mut figures = figures(plan, metrics, samples, twin);
     let mut chance = Ranges::default();
     chance.add(twin);
@@ -128,8 +128,10 @@ pub(crate) fn beside_twins(
         }
         twin.held_up = Some(ranges);
     }
-    figures.retain(|figure| figure.is_far(&chance, share));
-    let found = verdict(&figures, &chance, twin.held_up.as_ref(), share);
+    let found = limit.and_then(|share| {
+        figures.retain(|figure| figure.is_judged && figure.is_far(&chance, share));
+        verdict(&figures, &chance, twin.held_up.as_ref(), share)
+    });
     twin.chance = Some(chance);
     found
 }
@@ -177,13 +179,15 @@ fn figures(plan: &Plan, metrics: &[Metric], samples: &Samples, twin: &Twin) -> V
     let whole = metrics.iter().filter(|metric| metric.stream.is_none() && is_tcp(&metric.of));
     let figure = |metric: &Metric| {
         let of = metric.of.clone();
-        let (name, slack) = match metric.metric.as_str() {
-            "goodput_bps" => ("goodput_bps", edge_bps(plan, samples, &of)),
-            "completion_us" => ("completion_us", COMPLETION_SLACK_US),
+        let (name, edge, is_judged) = match metric.metric.as_str() {
+            "goodput_bps" => ("goodput_bps", edge_bps(plan, samples, &of), true),
+            "completion_us" => ("completion_us", 0.0, true),
+            "echo_p50_us" => ("echo_p50_us", 0.0, false),
             _ => return None,
         };
         twin.metric(name, &of)?;
-        Some(Figure { metric: name, slack, of, emulated: metric.value })
+        let slack = edge.max(slack_of(name));
+        Some(Figure { metric: name, slack, of, emulated: metric.value, is_judged })
     };
     whole.filter_map(figure).collect()
 }
@@ -340,6 +344,27 @@ mod tests {
         assert_eq!(goodput(&plan(), 12.1e6, &[100e6, 98e6]), None);
         let wanted = Plan { twin_limit: Some(0.2), ..plan() };
         assert!(goodput(&wanted, 12.1e6, &[100e6, 98e6]).is_some());
+    }
+
+    #[test]
+    fn what_is_not_judged_is_explained_all_the_same() {
+        let of_several = |emulated| {
+            let mut own = twin("goodput_bps", 240e6);
+            let others = [520e6, 250e6].map(|value| twin("goodput_bps", value));
+            let others = (others.into_iter(), &[][..], std::iter::empty());
+            let metrics = metrics("goodput_bps", emulated);
+            let found = beside_twins(&plan(), &metrics, &Samples::default(), &mut own, others);
+            (found, own.chance.and_then(|chance| chance.range("goodput_bps", "measured")))
+        };
+        assert_eq!(of_several(496e6), (None, Some([240e6, 520e6])));
+        assert_eq!(of_several(250e6), (None, None), "it agrees");
+
+        let mut own = twin("echo_p50_us", 30_800.0);
+        let others = [twin("echo_p50_us", 30_900.0)].into_iter();
+        let metrics = metrics("echo_p50_us", 11_000.0);
+        let others = (others, &[][..], std::iter::empty());
+        assert_eq!(beside_twins(&alone(), &metrics, &Samples::default(), &mut own, others), None);
+        assert_eq!(own.chance.unwrap().range("echo_p50_us", "measured"), Some([30_800.0, 30_900.0]));
     }
 
     /// A sample with so many segments of 1448 bytes in flight.

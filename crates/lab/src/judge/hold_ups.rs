@@ -12,7 +12,7 @@
 use crate::{
     counter::growth,
     dilation::{MOST, refusals, round_trip_ns},
-    plan::{CablePlan, FlowPlan, Plan, network::Topology},
+    plan::{CablePlan, FlowPlan, Plan, need::harmless_ns, network::Topology},
     samples::Samples,
 };
 use longfat_schema::{
@@ -26,8 +26,6 @@ const SHARE_MOST: f64 = 0.25;
 /// Fewer drops than this are chance.
 const DROPS_LEAST: f64 = 4.0;
 
-/// Round trips of data that a deep queue holds.
-const DEEP: u64 = 4;
 /// Answers that come late together and are a clump for a queue. Fewer are not, however late.
 const CLUMP_LEAST: u32 = 8;
 
@@ -176,7 +174,7 @@ fn of_link(
     let rtt_ns = plan.flows.iter().map(|flow| round_trip_ns(plan, flow)).filter(|ns| *ns > 0);
     let (least_rtt_ns, rtt_ns) = (rtt_ns.clone().min()?, rtt_ns.max()?);
     let drains = || [&path.forward, &path.backward].into_iter().filter_map(|direction| direction.drain_ns());
-    let harmless_us = harmless_ns(drains().min(), least_rtt_ns) / 1000;
+    let harmless_us = harmless_ns(drains().min(), Some(least_rtt_ns)) / 1000;
     let mut counted: Vec<&StallSample> = samples.stall.iter().collect();
     let led = cable.ends.each_ref().map(|end| leads_to_hosts(plan, cable, &end.host));
     let is_clump = |stall: &StallSample| stall.owed_packets.is_none_or(|owed| owed >= CLUMP_LEAST);
@@ -208,15 +206,6 @@ fn of_link(
         all: dropped(window).round(),
         covered: inside.iter().map(|(from, to)| to - from).sum::<i64>() as f64 / (window.1 - window.0) as f64,
     })
-}
-
-/// How long a hold-up may be without consequence. What it holds back is a round trip's worth of packets at most: a
-/// queue of many round trips does not feel that, unless it runs empty meanwhile.
-fn harmless_ns(drain_ns: Option<u64>, rtt_ns: u64) -> u64 {
-    match drain_ns {
-        Some(drain_ns) if rtt_ns < drain_ns / DEEP => drain_ns,
-        drain_ns => drain_ns.unwrap_or(u64::MAX).min(rtt_ns / 4),
-    }
 }
 
 /// Whether a link can tell a hold-up: its driver's own, and those of hosts at its ends and behind plain cables there.
@@ -421,15 +410,6 @@ mod tests {
             of(&[stall(500_000, 9_000, "path")], &[505_000, 506_000, 507_000, 508_000]).is_empty(),
             "warm-up"
         );
-    }
-
-    #[test]
-    fn a_queue_of_many_round_trips_feels_what_lets_it_run_empty() {
-        let ms = |ms: f64| (ms * 1e6) as u64;
-        assert_eq!(harmless_ns(Some(ms(5.0)), ms(1.0)), ms(5.0));
-        assert_eq!(harmless_ns(Some(ms(5.0)), ms(2.0)), ms(0.5));
-        assert_eq!(harmless_ns(Some(ms(5.0)), ms(40.0)), ms(5.0));
-        assert_eq!(harmless_ns(None, ms(40.0)), ms(10.0));
     }
 
     #[test]

@@ -14,6 +14,8 @@ use std::{collections::BTreeMap, fmt};
 /// How long programs of a machine of two cores are held up now and then. Assumed, not measured: two turns of the
 /// scheduler.
 const HOLD_UP_NS: u64 = 8_000_000;
+/// A queue of more than so many round trips feels no clump of one.
+const DEEP: u64 = 4;
 /// Packets per second, data and acknowledgements, of all emulated links of a run that such a machine carries. Assumed,
 /// too.
 const PACKETS_PER_S: f64 = 40_000.0;
@@ -30,7 +32,7 @@ pub struct Need {
 /// The least dilation that a machine of two cores carries honestly, and 1 where something has a clock that cannot be
 /// slowed.
 pub fn least(plan: &Plan) -> Need {
-    let needs = [of_queues(plan), of_round_trips(plan), of_packets(plan)];
+    let needs = [of_hold_ups(plan), of_packets(plan)];
     let greatest = needs.into_iter().flatten().max_by(|a, b| a.0.total_cmp(&b.0));
     let Some((times, why)) = greatest.filter(|(times, _)| *times > 1.0) else { return Need::none("") };
     let dilation = Dilation::new((times.ceil() as u32).clamp(1, DilateSpec::MOST)).unwrap_or_default();
@@ -80,20 +82,33 @@ impl fmt::Display for Need {
     }
 }
 
-/// A hold-up longer than a queue takes to drain empties it, or fills it, with nobody's doing.
-fn of_queues(plan: &Plan) -> Option<(f64, String)> {
-    let drains = directions(plan).filter_map(|(name, direction)| Some((direction.drain_ns()?, name)));
-    let (drain_ns, name) = drains.min_by_key(|(ns, _)| *ns)?;
-    let why = format!("the queue of link '{name}' drains in {}", ms(drain_ns));
-    Some((HOLD_UP_NS as f64 / drain_ns.max(1) as f64, why))
+/// Hold-ups that a link feels: longer than its queue takes to drain, they empty it, or fill it, with nobody's doing; longer
+/// than a quarter of a round trip, they make a clump of what should be spread over it.
+fn of_hold_ups(plan: &Plan) -> Option<(f64, String)> {
+    let round_trips = plan.flows.iter().map(|flow| (round_trip_ns(plan, flow), flow));
+    let shortest = round_trips.filter(|(ns, _)| *ns > 0).min_by_key(|(ns, _)| *ns);
+    let of_cable = |cable: &CablePlan| {
+        let path = cable.path.as_ref()?;
+        let drain_ns = [&path.forward, &path.backward].into_iter().filter_map(DirectionPlan::drain_ns).min();
+        let ns = harmless_ns(drain_ns, shortest.map(|(rtt_ns, _)| rtt_ns));
+        let why = match shortest {
+            Some((rtt_ns, flow)) if drain_ns != Some(ns) => {
+                format!("a quarter of the round trip of flow '{}' is {}", flow.name, ms(rtt_ns / 4))
+            }
+            _ => format!("the queue of link '{}' drains in {}", cable.name, ms(ns)),
+        };
+        (ns < u64::MAX).then_some((HOLD_UP_NS as f64 / ns.max(1) as f64, why))
+    };
+    plan.links.iter().filter_map(of_cable).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// One longer than a quarter of a round trip makes a clump of what should be spread over it.
-fn of_round_trips(plan: &Plan) -> Option<(f64, String)> {
-    let of_flows = plan.flows.iter().map(|flow| (round_trip_ns(plan, flow), flow));
-    let (rtt_ns, flow) = of_flows.filter(|(ns, _)| *ns > 0).min_by_key(|(ns, _)| *ns)?;
-    let why = format!("a quarter of the round trip of flow '{}' is {}", flow.name, ms(rtt_ns / 4));
-    Some((HOLD_UP_NS as f64 / (rtt_ns as f64 / 4.0), why))
+/// How long a hold-up may be without consequence. What it holds back is a round trip's worth of packets at most: a
+/// queue of many round trips does not feel that, unless it runs empty meanwhile.
+pub(crate) fn harmless_ns(drain_ns: Option<u64>, rtt_ns: Option<u64>) -> u64 {
+    match (drain_ns, rtt_ns) {
+        (Some(drain_ns), Some(rtt_ns)) if rtt_ns < drain_ns / DEEP => drain_ns,
+        (drain_ns, rtt_ns) => drain_ns.unwrap_or(u64::MAX).min(rtt_ns.map_or(u64::MAX, |rtt_ns| rtt_ns / 4)),
+    }
 }
 
 fn of_packets(plan: &Plan) -> Option<(f64, String)> {
@@ -130,11 +145,6 @@ pub(crate) fn packets_per_s(plan: &Plan) -> f64 {
     };
     // Half as many acknowledgements go the other way.
     plan.links.iter().filter_map(of_cable).sum::<f64>() * 1.5
-}
-
-fn directions(plan: &Plan) -> impl Iterator<Item = (&str, &DirectionPlan)> {
-    let paths = plan.links.iter().filter_map(|cable| Some((cable.name.as_str(), cable.path.as_ref()?)));
-    paths.flat_map(|(name, path)| [(name, &path.forward), (name, &path.backward)])
 }
 
 /// Propagation there and back, of the way a flow goes.

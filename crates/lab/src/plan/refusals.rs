@@ -1,6 +1,6 @@
 //! What of a plan cannot be carried out slower than it is meant. Pure.
 
-use super::{FlowPlan, Plan, need::round_trip_ns};
+use super::{FlowPlan, Plan, RelayPlan, need::round_trip_ns};
 use crate::spec::Protocol;
 use longfat_cc::Algorithm;
 use longfat_kernel::first_timeout::LONGEST;
@@ -21,11 +21,7 @@ pub fn refusals(plan: &Plan, dilation: Dilation) -> Vec<Problem> {
     }
     let mut found = Vec::new();
     plan.flows.iter().for_each(|flow| of_flow(flow, &mut found));
-    for relay in &plan.relays {
-        let message = "times of its own (how long data gather, how often queues are looked at) do not slow down; leave it \
-                       out, or write dilate = 1";
-        found.push(Problem::new(format!("relays.{}", relay.name), message));
-    }
+    plan.relays.iter().for_each(|relay| of_relay(relay, &mut found));
     for follow in &plan.follows {
         let message = "hosts that follow a link have times of their own, which do not slow down; leave it out, or write \
                        dilate = 1";
@@ -37,19 +33,32 @@ pub fn refusals(plan: &Plan, dilation: Dilation) -> Vec<Problem> {
 
 fn of_flow(flow: &FlowPlan, found: &mut Vec<Problem>) {
     for (key, cc) in [("cc", &flow.cc), ("cc_receiver", &flow.cc_receiver)] {
-        let Some(cc) = cc.as_deref().filter(|cc| has_own_clock(cc)) else { continue };
-        let ours = Algorithm::find(cc).map_or("one of ours".to_owned(), |ours| ours.kernel_name());
-        let message = format!(
-            "'{cc}' takes its time from the kernel, which cannot be slowed; use {ours}, whose time is given, or write \
-             dilate = 1"
-        );
-        found.push(Problem::new(format!("flows.{}.{key}", flow.name), message));
+        found.extend(cc.as_deref().and_then(|cc| of_cc(&format!("flows.{}.{key}", flow.name), cc)));
     }
     if flow.arrivals == Arrivals::Onoff {
         let message =
             "bursts of on-off traffic last 50 ms at any speed; choose another law, or write dilate = 1";
         found.push(Problem::new(format!("flows.{}.arrivals", flow.name), message));
     }
+}
+
+/// A relay is told how long data gather, and how much slower the time of its queues goes.
+fn of_relay(relay: &RelayPlan, found: &mut Vec<Problem>) {
+    for (key, cc) in [("cc_client", &relay.cc_client), ("cc_server", &relay.cc_server)] {
+        found.extend(of_cc(&format!("relays.{}.{key}", relay.name), cc));
+    }
+}
+
+fn of_cc(place: &str, cc: &str) -> Option<Problem> {
+    if !has_own_clock(cc) {
+        return None;
+    }
+    let ours = Algorithm::find(cc).map_or("one of ours".to_owned(), |ours| ours.kernel_name());
+    let message = format!(
+        "'{cc}' takes its time from the kernel, which cannot be slowed; use {ours}, whose time is given, or write \
+         dilate = 1"
+    );
+    Some(Problem::new(place.to_owned(), message))
 }
 
 fn has_own_clock(cc: &str) -> bool {

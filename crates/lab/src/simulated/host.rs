@@ -2,6 +2,7 @@
 
 use super::SimulationError;
 use crate::plan::HostPlan;
+use longfat_relay::{BUFFER_BYTES, filling_bytes};
 use longfat_sim::{ReceiveBuffer, SendBuffer};
 
 /// Bounds of autotuned receive buffers where nobody says (Linux on a machine with memory enough).
@@ -10,12 +11,13 @@ const RMEM: &str = "4096 131072 6291456";
 const WMEM: &str = "4096 16384 4194304";
 
 /// Parameters that are simulated.
-const MODELLED: [&str; 5] = [
+const MODELLED: [&str; 6] = [
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_wmem",
     "net.ipv4.tcp_sack",
     "net.ipv4.tcp_ecn",
     "net.ipv4.tcp_notsent_lowat",
+    "net.ipv4.tcp_tso_win_divisor",
 ];
 /// Parameters that say what is always so in the simulator.
 const GIVEN: [&str; 7] = [
@@ -38,6 +40,18 @@ pub enum Arrivals {
     },
     /// Several at once, over plain cables only.
     Bundles,
+}
+
+impl Arrivals {
+    /// What one filling of a relay's buffer takes of them at most.
+    pub fn filling_bytes(self) -> u64 {
+        match self {
+            Arrivals::Packets { mtu_bytes } => {
+                filling_bytes(u64::from(mtu_bytes).saturating_sub(HEADER_BYTES) as usize) as u64
+            }
+            Arrivals::Bundles => BUFFER_BYTES as u64,
+        }
+    }
 }
 
 /// One host's TCP parameters.
@@ -151,6 +165,15 @@ impl<'a> HostParameters<'a> {
             "1" => Ok(true),
             "2" => Ok(!opens),
             _ => self.refuse(KEY, "2", "0, 1 or 2"),
+        }
+    }
+
+    /// Share of the window that is worth a bundle, as its divisor. Where nobody says, no bundle waits.
+    pub fn tso_win_divisor(&self) -> Result<Option<u8>, SimulationError> {
+        const KEY: &str = "net.ipv4.tcp_tso_win_divisor";
+        match self.text(KEY, "") {
+            "" => Ok(None),
+            text => text.parse().map(Some).or_else(|_| self.refuse(KEY, "3", "a number up to 255")),
         }
     }
 

@@ -232,6 +232,7 @@ impl Translator<'_> {
             name: relay.name.clone(),
             node: self.host(&relay.host),
             buffer_bytes: BUFFER_BYTES as u64,
+            filling_bytes: from_client.filling_bytes(),
             queue: relay.queue.clone(),
             client_side: leg(&relay.cc_client, relay.buffer_client_bytes, &LegPlan::client(), false)?,
             server_side: sim::EndpointPlan {
@@ -259,6 +260,7 @@ impl Translator<'_> {
             sack: host.sack()?,
             ecn: host.ecn(opens)?,
             pacing: false,
+            tso_win_divisor: host.tso_win_divisor()?,
             window_bytes: None,
             ..sim::EndpointPlan::default()
         })

@@ -8,7 +8,7 @@ use crate::{
     keeping::{Keeping, record::Holding},
     legs::leg,
     logic::connection::Direction,
-    plan::BUFFER_BYTES,
+    plan::{BUFFER_BYTES, PAGE_BYTES, PIPE_PAGES},
 };
 use nix::{
     errno::Errno,
@@ -23,8 +23,8 @@ use std::{
     sync::atomic::{AtomicIsize, Ordering},
 };
 
-/// A pipe's size: twice that, because each piece of a packet takes a page of it.
-const PIPE_BYTES: usize = 2 * BUFFER_BYTES;
+/// A pipe's size.
+const PIPE_BYTES: usize = PIPE_PAGES * PAGE_BYTES;
 /// A pipe that could not be made this large (a user's share of pipe memory is used up) is worse than memory.
 const SMALLEST_PIPE_BYTES: i32 = 64 * 1024;
 /// What a direction is given when the large buffers are used up, or its connection may not have one: with at most two

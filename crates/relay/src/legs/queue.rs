@@ -97,16 +97,17 @@ impl QueueState {
         self.buffer_bytes.store(set.map_or(0, |set| set.buffer_bytes), Ordering::Relaxed);
     }
 
-    pub fn show_rate(&self, delay_us: u32, drain_bps: u64) {
-        self.delay_us.store(delay_us, Ordering::Relaxed);
-        self.drain_bps.store(drain_bps, Ordering::Relaxed);
+    /// Shows figures of a plan's time in this host's.
+    pub fn show_rate(&self, delay_us: u32, drain_bps: u64, dilate: u32) {
+        self.delay_us.store(delay_us.saturating_mul(dilate), Ordering::Relaxed);
+        self.drain_bps.store(drain_bps / u64::from(dilate.max(1)), Ordering::Relaxed);
     }
 
     /// Status of the queue now.
     pub fn status(&self, plan: &QueuePlan) -> QueueStatus {
         let is_held = self.is_held();
         QueueStatus {
-            target_us: plan.target_us,
+            target_us: plan.target_us.saturating_mul(plan.dilate),
             delay_us: self.delay_us.load(Ordering::Relaxed),
             drain_bps: self.drain_bps.load(Ordering::Relaxed),
             window_bytes: is_held.then(|| self.window_bytes.load(Ordering::Relaxed)),
@@ -206,7 +207,8 @@ pub(crate) fn show_marks(marking: &Marking, legs: &Legs, direction: Direction) {
     let Some(marked) = marking.read(legs.leg(direction.from())) else { return };
     let shown = legs.queues.of(direction);
     shown.marks.fetch_max(marked.state.marks, Ordering::Relaxed);
-    shown.show_rate(marked.state.delay_us, marked.state.drain_bps());
+    let dilate = legs.plan.queue.as_ref().map_or(1, |plan| plan.dilate);
+    shown.show_rate(marked.state.delay_us, marked.state.drain_bps(), dilate);
 }
 
 /// A listener's clients begin with little room, if their plan says so: their first acknowledgement would promise all
@@ -272,7 +274,7 @@ mod tests {
     #[test]
     fn what_is_set_is_told_and_what_is_released_no_longer() {
         let (shown, plan) = (QueueState::default(), QueuePlan::default());
-        shown.show_rate(12_000, 50_000_000);
+        shown.show_rate(12_000, 50_000_000, 1);
         shown.show(Some(&Set { window_bytes: 20_000, ahead_bytes: 10_000, buffer_bytes: 40_000 }));
         let told = shown.status(&plan);
         assert_eq!((told.target_us, told.delay_us, told.drain_bps), (20_000, 12_000, 50_000_000));

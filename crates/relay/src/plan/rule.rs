@@ -8,6 +8,18 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 /// Bytes that a buffer between two sockets takes in one filling at most.
 pub const BUFFER_BYTES: usize = 256 * 1024;
+/// Size of a page of the pipe between two sockets.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Pages of that pipe: twice what a filling has, because each piece of a packet takes one.
+pub(crate) const PIPE_PAGES: usize = 2 * BUFFER_BYTES / PAGE_BYTES;
+
+/// Bytes that one filling takes at most where segments of so many bytes come one by one, each in pages of its own.
+pub const fn filling_bytes(segment_bytes: usize) -> usize {
+    match PIPE_PAGES.checked_div(segment_bytes.div_ceil(PAGE_BYTES)) {
+        Some(segments @ 1..) if segments * segment_bytes < BUFFER_BYTES => segments * segment_bytes,
+        _ => BUFFER_BYTES,
+    }
+}
 
 /// One rule.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -81,6 +81,9 @@ pub struct QueueSpec {
     pub red: Option<Size>,
     /// Whether packets of senders without ECN are dropped where they would be marked; false when absent.
     pub drop: Option<bool>,
+    /// How many times slower than this host's time the target and the controller's time go: 1 when absent. A run of the
+    /// lab that is carried out slower says it.
+    pub dilate: Option<u32>,
 }
 
 impl QueueSpec {
@@ -118,6 +121,7 @@ impl QueueSpec {
             allowed_bytes: self.allowed.map_or(ours.allowed_bytes, |size| size.0),
             red_bytes: self.red.map_or(ours.red_bytes, |size| size.0),
             drop: self.drop.unwrap_or(ours.drop),
+            dilate: self.dilate.unwrap_or(ours.dilate),
         })
     }
 
@@ -136,6 +140,7 @@ impl QueueSpec {
             allowed: Some(Size(plan.allowed_bytes)),
             red: Some(Size(plan.red_bytes)),
             drop: Some(plan.drop),
+            dilate: (plan.dilate != 1).then_some(plan.dilate),
         }
     }
 
@@ -203,10 +208,11 @@ mod tests {
         fn a_plan_survives_the_command_line(
             target_us in 1000u32..10_000_000, window: bool, drop: bool, hold_off_rtts in 0u32..100,
             allowed_cwnds_x16 in 0u32..1000, allowed_bytes in 0u64..1 << 40, red_bytes in 0u64..1 << 40,
-            tolerance in 1u32..=1000, controller in prop::sample::select(vec![Kind::Fixed, Kind::Red, Kind::Pi, Kind::Every, Kind::None]),
+            tolerance in 1u32..=1000, dilate in 1u32..=3600, controller in prop::sample::select(vec![Kind::Fixed, Kind::Red, Kind::Pi, Kind::Every, Kind::None]),
         ) {
             let plan = QueuePlan {
                 target_us, tolerance, controller, window, hold_off_rtts, allowed_cwnds_x16, allowed_bytes, red_bytes, drop,
+                dilate,
             };
             let spec = QueueSpec::of(Some(&plan));
             let text = toml::to_string(&spec).unwrap();

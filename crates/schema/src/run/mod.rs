@@ -43,7 +43,7 @@ pub use numbers::{Numbers, NumbersError, read_numbers};
 pub use seal::{Contents, FileRecord, seal_run, write_result};
 pub use spread::{Spread, bootstrap};
 pub use table::{Table, TableError, TableWriter, read_rows, read_table};
-pub use twin::{Beside, Cause, Explanation, Range, Ranges, Twin, beside};
+pub use twin::{Beside, Cause, Explanation, Range, Ranges, Twin, beside, slack_of};
 pub use upgrade::{Kind, parse_versioned, read_versioned};
 pub use verify::{Fault, Finding, verify};
 

@@ -170,6 +170,11 @@ const ALLOWANCES: [Allowance; 7] = [
     allow("queue_mean_bytes", 0.1, 3_000.0),
 ];
 
+/// By how much a figure may differ from its twin's, in its own unit, however small it is; 0 of what is not compared.
+pub fn slack_of(metric: &str) -> f64 {
+    ALLOWANCES.iter().find(|allowance| allowance.metric == metric).map_or(0.0, |allowance| allowance.slack)
+}
+
 const CONFIDENCE: f64 = 0.9;
 
 /// A run and its twin.

@@ -33,6 +33,8 @@ pub struct Offer {
     pub block_bytes: u64,
     /// Distance of its timestamps.
     pub echo_every_bytes: Option<u64>,
+    /// Blocks are written only when the socket has room for them, so that no timestamp waits for room.
+    pub asks_for_room: bool,
 }
 
 /// A timestamp that came back.
@@ -98,8 +100,14 @@ impl Source {
         self.is_blocked = false;
         self.next_at_ns = NEVER;
         loop {
-            if sender.written_bytes == self.block_end_bytes && !self.begin_block(now_ns) {
-                return;
+            if sender.written_bytes == self.block_end_bytes {
+                if self.offer.asks_for_room && !sender.wakes_writer() {
+                    self.is_blocked = true;
+                    return;
+                }
+                if !self.begin_block(now_ns) {
+                    return;
+                }
             }
             let bytes = sender.room_bytes().min(self.block_end_bytes - sender.written_bytes);
             sender.write(bytes);

@@ -6,6 +6,7 @@
 
 pub mod app;
 mod autotune;
+mod bundle;
 mod control;
 mod output;
 mod pacing;

@@ -1,6 +1,7 @@
 //! Sending: new data as the windows allow (tcp_write_xmit), what is lost (tcp_xmit_retransmit_queue), pacing.
 
 use super::{
+    bundle::Bundle,
     receiver::Receiver,
     scoreboard::{Sent, mark},
     sender::{Limit, Rexmit, Sender},
@@ -136,6 +137,7 @@ impl Sender {
         let now_ns = out.now_ns();
         let mut sent = false;
         let mut limit = Limit::None;
+        let (mut bundle_segments, mut waits_for_cwnd) = (0, false);
         self.tell_sending(now_ns);
         while self.next_bytes < self.written_bytes && !self.is_pacing(now_ns) {
             if self.board.in_flight() >= self.control.cwnd() {
@@ -145,12 +147,22 @@ impl Sender {
                 limit = Limit::ReceiveWindow;
                 break;
             }
+            if bundle_segments == 0 {
+                match self.next_bundle(now_ns) {
+                    Bundle::Leaves(segments) => bundle_segments = segments,
+                    Bundle::Waits { by_cwnd } => {
+                        waits_for_cwnd = by_cwnd;
+                        break;
+                    }
+                }
+            }
+            bundle_segments -= 1;
             self.restart_after_idle(now_ns);
             self.transmit_next(out);
             self.prr.1 += u32::from(self.in_reduction());
             sent = true;
         }
-        let is_limited = self.board.in_flight() >= self.control.cwnd();
+        let is_limited = waits_for_cwnd || self.board.in_flight() >= self.control.cwnd();
         if sent || is_limited {
             self.validate(now_ns, is_limited);
         }

@@ -11,11 +11,16 @@ const BURST_SHIFT: u32 = 10;
 const BURST_MOST_BYTES: u64 = 65_536;
 
 impl Sender {
+    /// The rate of a sender that is paced.
+    pub fn pacing_rate_bps(&self) -> Option<u64> {
+        self.window_rate_bps().filter(|_| self.is_paced)
+    }
+
     /// Twice the window per round trip in slow start, 1.2 times after (tcp_update_pacing_rate); nothing before the
     /// first sample.
-    pub fn pacing_rate_bps(&self) -> Option<u64> {
+    pub(super) fn window_rate_bps(&self) -> Option<u64> {
         let srtt_us = u64::from(self.rtt.srtt_us());
-        if !self.is_paced || srtt_us == 0 {
+        if srtt_us == 0 {
             return None;
         }
         let cwnd = self.control.cwnd();

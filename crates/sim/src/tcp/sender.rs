@@ -168,6 +168,7 @@ pub struct Sender {
     pub(super) with_sack: bool,
     pub(super) with_ecn: bool,
     pub(super) is_paced: bool,
+    pub(super) tso_win_divisor: Option<u8>,
     pub(super) buffer: (u64, u64),
     unsent_limit_bytes: u64,
     pub(super) timer: Timer,
@@ -207,6 +208,7 @@ impl Sender {
         let control = Control::new(tunables, mss_bytes);
         Sender {
             is_paced: plan.pacing || control.measures(),
+            tso_win_divisor: plan.tso_win_divisor,
             control,
             board: Scoreboard::default(),
             rtt: Rtt::default(),

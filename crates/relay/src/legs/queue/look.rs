@@ -74,7 +74,7 @@ impl Looks {
             every = every.into_iter().chain(wanted).min();
         }
         self.every = every.unwrap_or(2 * self.every);
-        self.due = now + self.every;
+        self.due = now + self.every * self.of[0].dilate;
         let rests = self.every >= REST_EVERY;
         if rests {
             // It begins anew with whatever moves next.
@@ -135,6 +135,8 @@ impl Most {
 #[derive(Debug)]
 struct Look {
     target_us: u32,
+    /// How many times slower than this host's time goes that of the plan, in which everything here is.
+    dilate: u32,
     window: Option<Window>,
     /// How soon to look again where there is none.
     without_window: Duration,
@@ -179,6 +181,7 @@ impl Look {
         let queue = plan.queue.as_ref();
         Look {
             target_us: queue.map_or(u32::MAX, |queue| queue.target_us),
+            dilate: queue.map_or(1, |queue| queue.dilate),
             window: queue
                 .filter(|queue| queue.window)
                 .map(|queue| Window::new(queue.target_us, room).tolerating(queue.tolerance)),
@@ -211,7 +214,7 @@ impl Look {
         let moved = self.note_movement(from, to);
         self.most = most;
         let shown = legs.queues.of(direction);
-        let view = view(from, to);
+        let view = view(from, to).slower(self.dilate);
         let wanted = self.window.as_mut().and_then(|window| window.update(&view));
         let wanted = wanted.map(|wanted| kept_by_buffer(wanted, view.inbound_rtt_us, self.target_us));
         let wanted = most.map_or(wanted, |most| Some(most.bound(wanted, self.unsent_bytes)));
@@ -224,7 +227,7 @@ impl Look {
         shown.show(self.set.as_ref());
         let Some(window) = &self.window else { return moved.then_some(self.without_window) };
         let (delay_us, knows_rate) = (window.delay_us(), window.knows_rate());
-        shown.show_rate(delay_us, window.drain_bps());
+        shown.show_rate(delay_us, window.drain_bps(), self.dilate);
         let is_calm = knows_rate && delay_us < self.target_us / 4;
         moved.then_some(match (self.set, is_calm) {
             (None, _) => FAST_EVERY,
