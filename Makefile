@@ -27,7 +27,7 @@ demo: build ## run the conversion experiment, simulated (seconds) and then emula
 	  $(LONGFAT) lab run experiments/conversion.toml --backend sim -o $$out-simulated; simulated=$$?; \
 	  [ $$simulated -le 1 ] || exit $$simulated; \
 	  $(LONGFAT) report $$out-simulated || exit 2; \
-	  $(LONGFAT) lab run experiments/conversion.toml -o $$out; status=$$?; \
+	  $(LONGFAT) lab run experiments/conversion.toml --repeats 2 -o $$out; status=$$?; \
 	  if [ $$status -eq 3 ]; then \
 	    echo "demo: this host cannot emulate the path (see above): the page above, which is SIMULATED, is all there is" >&2; \
 	    exit $$simulated; \

@@ -18,7 +18,7 @@ from conftest import SPEC, environment
 PATIENCE_S = 600
 RUNS = 12
 #: Long enough to be met under way.
-LONGER = ["--set", "duration=40s"]
+LONGER = ["--set", "duration=240s"]
 
 
 @pytest.fixture()
