@@ -13,7 +13,6 @@ use longfat_kernel::first_timeout::FirstTimeout;
 use longfat_mobility::Key;
 use longfat_schema::{
     lines::LinesError,
-    own_time::Dilation,
     run::{RunError, write_json},
 };
 use std::{
@@ -222,9 +221,7 @@ impl<'a> Part<'a> {
             Process::Relay(relay) => {
                 let told = self.files.log(&role, "toml");
                 // A real host that relays need not be a router at other times.
-                let is_real = matches!(self.ground, Ground::Host { .. });
-                let dilation = if is_real { Dilation::NONE } else { plan.dilation };
-                let spec = programs::relay_spec(relay, is_real, dilation);
+                let spec = programs::relay_spec(relay, matches!(self.ground, Ground::Host { .. }));
                 let text = spec.text().map_err(io::Error::other);
                 text.and_then(|text| fs::write(&told, text))
                     .map_err(|source| PartError::io(&told, source))?;

@@ -13,10 +13,7 @@ use longfat_relay::{
     QueueSpec,
     spec::{InterceptSpec, LegSpec, List, RelaySpec, WaySpec},
 };
-use longfat_schema::{
-    own_time::Dilation,
-    units::{Nanos, Rate, Size},
-};
+use longfat_schema::units::{Nanos, Rate, Size};
 use longfat_transfer::{Amount, TransferPlan};
 use std::{
     net::{IpAddr, SocketAddr},
@@ -39,11 +36,8 @@ pub fn link(cable: &CablePlan, link_plan: &Path, samples: &Path) -> Vec<String> 
     line
 }
 
-/// What one relay's file says. `forwarding`: its host forwards while it runs, whatever it does at other times. In a run
-/// that is slower, data gather for as much longer.
-pub fn relay_spec(relay: &RelayPlan, forwarding: bool, dilation: Dilation) -> RelaySpec {
-    let coalesce = longfat_relay::RelayPlan::DEFAULT_COALESCE.saturating_mul(dilation.times());
-    let coalesce = coalesce.min(longfat_relay::RelayPlan::COALESCE_MAX);
+/// What one relay's file says. `forwarding`: its host forwards while it runs, whatever it does at other times.
+pub fn relay_spec(relay: &RelayPlan, forwarding: bool) -> RelaySpec {
     let leg = |cc: &str, buffer_bytes: Option<u64>| LegSpec {
         cc: Some(cc.to_owned()),
         buffer: buffer_bytes.map(Size),
@@ -60,7 +54,7 @@ pub fn relay_spec(relay: &RelayPlan, forwarding: bool, dilation: Dilation) -> Re
             queue: Some(QueueSpec::of(relay.queue.as_ref())),
             ..WaySpec::default()
         },
-        coalesce: (!dilation.is_none()).then_some(Nanos(coalesce.as_nanos() as u64)),
+        coalesce: relay.coalesce_us.map(|us| Nanos(us * 1000)),
         ..RelaySpec::default()
     }
 }
@@ -231,14 +225,15 @@ fn us(us: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::tests_support;
+    use crate::{dilation::slowed, plan::tests_support};
+    use longfat_schema::own_time::Dilation;
 
     #[test]
     fn a_relays_file_makes_the_relay_that_is_planned() {
         let mut plan = tests_support::plan();
         let relay = &mut plan.relays[0];
         (relay.buffer_client_bytes, relay.pacing_server_bps) = (Some(1 << 20), Some(30_000_001));
-        let text = relay_spec(&plan.relays[0], true, Dilation::NONE).text().unwrap();
+        let text = relay_spec(&plan.relays[0], true).text().unwrap();
         let made = RelaySpec::parse(&text).unwrap().resolve().unwrap();
         let intercept = made.intercept.as_ref().unwrap();
         assert_eq!((made.name.as_str(), &intercept.interfaces[..]), ("pep", &["lan".to_owned()][..]));
@@ -250,7 +245,8 @@ mod tests {
         assert_eq!((way.client.pacing_bps, way.server.pacing_bps), (None, Some(30_000_001)));
         assert_eq!(way.queue, plan.relays[0].queue);
         let gathers = |times| {
-            let text = relay_spec(&plan.relays[0], true, Dilation::new(times).unwrap()).text().unwrap();
+            let slower = slowed(&Plan { dilation: Dilation::new(times).unwrap(), ..plan.clone() });
+            let text = relay_spec(&slower.relays[0], true).text().unwrap();
             RelaySpec::parse(&text).unwrap().resolve().unwrap().coalesce.as_millis()
         };
         assert_eq!([1, 4, 1000].map(gathers), [2, 8, 100], "as much longer, up to the most there is");

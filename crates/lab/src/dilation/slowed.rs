@@ -162,7 +162,13 @@ impl Slow {
             buffer_server_bytes: _,
             queue,
             pacing_server_bps,
+            coalesce_us,
         } = relay;
+        let usual = [longfat_relay::RelayPlan::DEFAULT_COALESCE, longfat_relay::RelayPlan::COALESCE_MAX];
+        let [usual_us, most_us] = usual.map(|time| time.as_micros() as u64);
+        let mut longer_us = coalesce_us.unwrap_or(usual_us);
+        self.span(&mut longer_us);
+        *coalesce_us = Some(longer_us.min(most_us));
         // Its times stay those of the plan: the relay divides its host's.
         let times = u32::try_from(self.0).unwrap_or(u32::MAX);
         queue.iter_mut().for_each(|queue| queue.dilate = queue.dilate.saturating_mul(times));

@@ -1,5 +1,5 @@
-//! Whether a run's own figures are what the simulator makes of its plan, and what explains those that are not. Pure, but
-//! for the twins, which are made as they are asked for.
+//! Whether a run's own figures are what the simulator makes of its plan, and what explains those that are not. Pure,
+//! but for the twins, which are made as they are asked for.
 //!
 //! A run that was held up in a way that breaks no rule looks well in itself. Its twin tells, but not what is wrong. So
 //! more twins are made: under other seeds, and with hosts that are held up as the run's were. A run that those alone

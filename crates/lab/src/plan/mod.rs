@@ -155,6 +155,9 @@ pub struct RelayPlan {
     pub queue: Option<QueuePlan>,
     /// Most that is sent towards the server, evenly spaced; neither limited nor paced when absent.
     pub pacing_server_bps: Option<u64>,
+    /// How long bulk data gather; the relay's default when absent. A plan that is carried out slower says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub coalesce_us: Option<u64>,
 }
 
 /// One flow.

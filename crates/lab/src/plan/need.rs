@@ -82,8 +82,8 @@ impl fmt::Display for Need {
     }
 }
 
-/// Hold-ups that a link feels: longer than its queue takes to drain, they empty it, or fill it, with nobody's doing; longer
-/// than a quarter of a round trip, they make a clump of what should be spread over it.
+/// Hold-ups that a link feels: longer than its queue takes to drain, they empty it, or fill it, with nobody's doing;
+/// longer than a quarter of a round trip, they make a clump of what should be spread over it.
 fn of_hold_ups(plan: &Plan) -> Option<(f64, String)> {
     let round_trips = plan.flows.iter().map(|flow| (round_trip_ns(plan, flow), flow));
     let shortest = round_trips.filter(|(ns, _)| *ns > 0).min_by_key(|(ns, _)| *ns);

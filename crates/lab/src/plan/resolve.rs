@@ -223,6 +223,7 @@ fn relay_plan(name: &str, relay: &RelaySpec) -> RelayPlan {
         buffer_server_bytes: relay.buffer_server.map(|size| size.0),
         queue: relay.queue.clone().unwrap_or_default().plan(),
         pacing_server_bps: relay.pacing_server.map(|rate| rate.0),
+        coalesce_us: None,
     }
 }
 
