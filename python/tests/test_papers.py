@@ -95,6 +95,9 @@ def test_a_figure_that_is_far_from_its_twin_says_what_explains_it_or_that_nothin
     assert shown("neither", 12.0, 67.0, chance=(66.0, 68.0), held_up=(24.0, 48.0)) == "67.0 !"
     held = with_twins(tmp_path / "grid", 27.0, 67.0, held_up=(24.0, 48.0))
     assert papers.beside(held, ROW, 1, with_range=False) == "67.0 ~ by hold-ups"
+    assert papers.beside(with_twins(tmp_path / "close", 22.1, 20.0), {**ROW, "resolution": 2.2}, 1) == "20.0"
+    exhibit = {"unit": "", "resolution": 2.2, "row": [ROW]}
+    assert papers.table(papers.Result(tmp_path / "close"), exhibit, "emulated")[-1].endswith("| 20.0 |")
     result(tmp_path / "none", [1.0])
     assert papers.beside(papers.Result(tmp_path / "none"), ROW, 1) == "–"
 

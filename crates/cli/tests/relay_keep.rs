@@ -410,25 +410,36 @@ fn a_successor_that_fails_leaves_the_living_relay_its_control_socket() {
     service.end();
 }
 
-/// What a successor puts there takes the place of what its predecessor had put there: no socket is there twice.
+/// What a successor puts there takes the place of what its predecessor had put there: nothing is there twice.
 #[test]
-fn a_keeper_holds_no_more_after_upgrades_than_before() {
-    let bed = Bed::new("kmore");
-    let mut service = Service::start(&bed, &format!("keep = true\nname = 'kmore'\n{EXPLICIT}"));
-    let keeper = keeper_of("kmore");
-    let held = || -> Vec<_> {
-        let descriptors = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
-        let named = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
-        named.filter(|name| name.to_string_lossy().starts_with("socket:")).collect()
-    };
-    for _ in 0..3 {
-        service.upgrade();
-        eventually("the keeper holds each socket once", || {
-            let held = held();
-            held.iter().collect::<BTreeSet<_>>().len() == held.len()
-        });
+fn a_keeper_holds_no_more_after_upgrades_and_kills_than_before() {
+    for (name, file) in [("kmore", EXPLICIT), ("kmory", INTERCEPT)] {
+        let bed = Bed::new(name);
+        let mut service = Service::start(&bed, &format!("keep = true\nname = '{name}'\n{file}"));
+        let keeper = keeper_of(name);
+        let held = || -> Vec<String> {
+            let descriptors = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+            let named =
+                descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
+            named.map(|name| name.to_string_lossy().into_owned()).collect()
+        };
+        let sockets = || -> Vec<_> { held().into_iter().filter(|name| name.starts_with("socket:")).collect() };
+        let programs = || held().iter().filter(|name| name.contains("bpf_link")).count();
+        eventually("the relay has put its programs there", || (programs() > 0) == (file == INTERCEPT));
+        let at_first = programs();
+        for round in 0..4 {
+            match round % 2 {
+                0 => service.upgrade(),
+                _ => service.kill_and_start(),
+            }
+            eventually("the keeper holds each socket once", || {
+                let sockets = sockets();
+                sockets.iter().collect::<BTreeSet<_>>().len() == sockets.len()
+            });
+            eventually("the keeper holds as many programs as at first", || programs() == at_first);
+        }
+        service.end();
     }
-    service.end();
 }
 
 /// Nobody comes to take over: both sides are reset when the keeper's patience is over, and nobody waits for ever.

@@ -111,19 +111,26 @@ fn make_room(path: &Path) -> io::Result<()> {
 
 /// Between two looks at a socket that refuses: a process that starts has made its file, and listens a moment later.
 const SECOND_LOOK: Duration = Duration::from_millis(50);
+/// A file as old is of no process that starts: one look is enough.
+const SETTLED: Duration = Duration::from_secs(1);
 
 /// Removes the socket's file that a dead process left on `path`; whether it did. What is no socket stays, as does one
 /// that somebody answers on, or that the caller may not ask or remove.
 pub fn remove_dead(path: &Path) -> bool {
-    let file = || {
-        let found = fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket())?;
-        Some((found.dev(), found.ino()))
-    };
+    let file = || fs::symlink_metadata(path).ok().filter(|found| found.file_type().is_socket());
+    let which = |found: fs::Metadata| (found.dev(), found.ino());
     let refuses =
         || UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
     let Some(first) = file().filter(|_| refuses()) else { return false };
-    std::thread::sleep(SECOND_LOOK);
-    refuses() && file() == Some(first) && fs::remove_file(path).is_ok()
+    let is_settled = age(&first).is_some_and(|age| age > SETTLED);
+    if !is_settled {
+        std::thread::sleep(SECOND_LOOK);
+    }
+    refuses() && file().map(which) == Some(which(first)) && fs::remove_file(path).is_ok()
+}
+
+fn age(file: &fs::Metadata) -> Option<Duration> {
+    file.modified().ok()?.elapsed().ok()
 }
 
 /// Removes the sockets' files, by their name `….sock`, that dead processes left in a directory; which.

@@ -60,6 +60,21 @@ pub fn validate_sources_loosely(interface: &str) -> Result<()> {
     asked.map(drop).map_err(failed)
 }
 
+/// Sets the longest packet, and the most that wait, of an interface of the calling thread's namespace.
+pub fn set_capacity(interface: &str, mtu_bytes: u32, queue_packets: u32) -> Result<()> {
+    let failed = |source| Error::io(format!("set MTU and queue of '{interface}'"), source);
+    let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| failed(errno.into()))?;
+    let mut body = link_message(index);
+    push_attribute(&mut body, libc::IFLA_MTU, &mtu_bytes.to_ne_bytes());
+    push_attribute(&mut body, libc::IFLA_TXQLEN, &queue_packets.to_ne_bytes());
+    Netlink::open()?.ask(SET_LINK, netlink::ACK, &body).map(drop).map_err(failed)
+}
+
+/// A `struct ifinfomsg`, of which nothing but the index counts.
+fn link_message(index: u32) -> Vec<u8> {
+    [[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat()
+}
+
 /// What sets rp_filter of an interface, in IFLA_AF_SPEC (rtnetlink(7), `linux/if_link.h`, `linux/ip.h`).
 fn loose_validation(index: u32) -> Vec<u8> {
     const IFLA_INET_CONF: u16 = 1;
@@ -72,8 +87,7 @@ fn loose_validation(index: u32) -> Vec<u8> {
     };
     let filter = attribute(IPV4_DEVCONF_RP_FILTER, &LOOSE.to_ne_bytes());
     let family = attribute(libc::AF_INET as u16, &attribute(IFLA_INET_CONF, &filter));
-    // Of the ifinfomsg nothing but the index in its second word counts.
-    let mut body = [[0; 4], index.to_ne_bytes(), [0; 4], [0; 4]].concat();
+    let mut body = link_message(index);
     push_attribute(&mut body, libc::IFLA_AF_SPEC, &family);
     body
 }
@@ -89,14 +103,36 @@ pub fn passed_once() -> Result<Vec<String>> {
     Ok(listed.iter().filter_map(|link| name_if_outermost(link)).collect())
 }
 
+/// Whether an interface of the calling thread's namespace is a bridge.
+///
+/// # Errors
+/// There is no such interface.
+pub fn is_bridge(interface: &str) -> Result<bool> {
+    let failed = |source| Error::io(format!("ask what interface '{interface}' is"), source);
+    let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| failed(errno.into()))?;
+    let answers = Netlink::open()?.ask(GET_LINK, 0, &link_message(index)).map_err(failed)?;
+    Ok(answers.iter().any(|link| kind_of(link, INFO_KIND) == Some(b"bridge\0")))
+}
+
+/// What an interface is, in IFLA_LINKINFO of linux/if_link.h.
+const INFO_KIND: u16 = 1;
+/// What it is within.
+const INFO_SLAVE_KIND: u16 = 4;
+
+/// What an interface is or is within, by an answer to RTM_GETLINK.
+fn kind_of(link: &[u8], which: u16) -> Option<&[u8]> {
+    find(find(link.get(LINK_BYTES..)?, libc::IFLA_LINKINFO)?, which)
+}
+
+fn find(within: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(within).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
 /// Name of an interface, by an answer to RTM_GETLINK, unless it is in a bridge or bond.
 fn name_if_outermost(link: &[u8]) -> Option<String> {
-    const IFLA_INFO_SLAVE_KIND: u16 = 4;
-    let find = |within, wanted| attributes(within).find(|(kind, _)| *kind == wanted).map(|(_, value)| value);
-    let link = link.get(LINK_BYTES..)?;
-    let kind = find(link, libc::IFLA_LINKINFO).and_then(|info| find(info, IFLA_INFO_SLAVE_KIND));
-    let is_within = kind.is_some_and(|kind| [&b"bridge\0"[..], b"bond\0", b"team\0"].contains(&kind));
-    let name = CStr::from_bytes_with_nul(find(link, libc::IFLA_IFNAME)?).ok()?;
+    let within = kind_of(link, INFO_SLAVE_KIND);
+    let is_within = within.is_some_and(|kind| [&b"bridge\0"[..], b"bond\0", b"team\0"].contains(&kind));
+    let name = CStr::from_bytes_with_nul(find(link.get(LINK_BYTES..)?, libc::IFLA_IFNAME)?).ok()?;
     (!is_within).then(|| name.to_string_lossy().into_owned())
 }
 
@@ -192,8 +228,8 @@ mod tests {
     fn answer(name: &[u8], within: Option<&[u8]>) -> Vec<u8> {
         let (mut link, mut info) = (vec![0; LINK_BYTES], Vec::new());
         push_attribute(&mut link, libc::IFLA_IFNAME, name);
-        push_attribute(&mut info, 1, b"veth\0");
-        within.into_iter().for_each(|kind| push_attribute(&mut info, 4, kind));
+        push_attribute(&mut info, INFO_KIND, b"veth\0");
+        within.into_iter().for_each(|kind| push_attribute(&mut info, INFO_SLAVE_KIND, kind));
         push_attribute(&mut link, libc::IFLA_LINKINFO, &info);
         link
     }
@@ -211,5 +247,14 @@ mod tests {
         }
         assert_eq!(name_if_outermost(&answer(b"lan", None)), None, "a name that does not end");
         assert!(passed_once().unwrap().contains(&"lo".to_owned()));
+    }
+
+    #[test]
+    fn an_interface_is_a_bridge_by_what_it_is_and_not_by_what_it_is_within() {
+        let within = answer(b"lan\0", Some(b"bridge\0"));
+        assert_eq!(kind_of(&within, INFO_KIND), Some(&b"veth\0"[..]));
+        assert_eq!(kind_of(&within, INFO_SLAVE_KIND), Some(&b"bridge\0"[..]));
+        assert!(!is_bridge("lo").unwrap());
+        assert!(is_bridge("lf-nowhere").unwrap_err().to_string().contains("lf-nowhere"));
     }
 }

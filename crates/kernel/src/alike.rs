@@ -1,7 +1,7 @@
 //! Packets of a relay's legs that look as if they had been forwarded: traffic class (DSCP), time to live and IPv6 flow
 //! label of what arrives on one leg, on what leaves on the other.
 //!
-//! Attached by TCX links, which this process holds: they are gone when it ends, however it ends.
+//! Attached by TCX links: they are gone with whoever holds them, this process and perhaps a keeper.
 
 use crate::{
     Result,
@@ -9,19 +9,21 @@ use crate::{
     support::{self, Capability},
     tcx,
 };
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use longfat_host::support::Missing;
 use std::{
     collections::BTreeMap,
-    os::fd::{AsFd, AsRawFd},
-    sync::{Mutex, PoisonError},
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 /// Gives a relay's packets what the packets of their connections arrived with, while it lives.
 pub struct Alike {
-    links: Vec<Link>,
+    /// Links on what leaves.
+    leaving: Vec<OwnedFd>,
     /// Links on what arrives, by the interface.
-    arriving: Mutex<BTreeMap<String, Link>>,
+    arriving: Mutex<BTreeMap<String, OwnedFd>>,
     /// The mark of what arrives for the relay's sockets.
     carried: MapHandle,
     object: Object,
@@ -29,6 +31,8 @@ pub struct Alike {
 
 /// The section of that mark.
 const CARRIED: &str = ".data.carried";
+/// Program that notes what arrives.
+const SEE: &str = "see";
 
 /// What this process or kernel lacks for it; nothing is touched.
 pub fn missing() -> Vec<Missing> {
@@ -38,25 +42,42 @@ pub fn missing() -> Vec<Missing> {
 
 impl Alike {
     /// Attaches to interfaces of the calling thread's network namespace, but for those that are gone by now: packets
-    /// that leave with `own_mark` are the relay's.
+    /// that leave with `own_mark` are the relay's. Links that another relay [left](Alike::links) are gone on with, and
+    /// its programs end as these begin.
     ///
     /// # Errors
     /// When the kernel refuses; nothing is left then.
-    pub fn attach(interfaces: &[String], own_mark: u32) -> Result<Alike> {
+    pub fn attach(interfaces: &[String], own_mark: u32, left: Vec<OwnedFd>) -> Result<Alike> {
         let mut open = object::open("alike", bpf_object!(concat!(env!("OUT_DIR"), "/alike.bpf.o")))?;
         object::set_initial(&mut open, ".rodata.lf", |bytes| {
             bytes[..4].copy_from_slice(&own_mark.to_ne_bytes());
         })?;
         let object = object::load("alike", open)?;
-        let attach = |program, name: &String| match tcx::attach(&object, program, name, 0) {
+        let mut left = tcx::Left::of(left);
+        let mut attach = |program, name: &String| match left.attach(&object, program, name) {
             Err(_) if tcx::is_gone(name) => None,
             outcome => Some(outcome),
         };
-        let arriving = |name: &String| attach("see", name).map(|link| Ok((name.clone(), link?)));
-        let arriving = interfaces.iter().filter_map(arriving).collect::<Result<BTreeMap<_, _>>>()?;
-        let links: Result<Vec<Link>> = interfaces.iter().filter_map(|name| attach("wear", name)).collect();
+        let (mut arriving, mut leaving) = (BTreeMap::new(), Vec::new());
+        for name in interfaces {
+            if let Some(link) = attach(SEE, name) {
+                arriving.insert(name.clone(), link?);
+            }
+            if let Some(link) = attach("wear", name) {
+                leaving.push(link?);
+            }
+        }
         let carried = object::map_handle(&object, CARRIED)?;
-        Ok(Alike { links: links?, arriving: Mutex::new(arriving), carried, object })
+        Ok(Alike { leaving, arriving: Mutex::new(arriving), carried, object })
+    }
+
+    /// Links that hold its programs where they are, for a relay that comes after this one.
+    ///
+    /// # Errors
+    /// This process has no descriptors left.
+    pub fn links(&self) -> io::Result<Vec<OwnedFd>> {
+        let arriving = self.lock();
+        self.leaving.iter().chain(arriving.values()).map(OwnedFd::try_clone).collect()
     }
 
     /// From now on most of what arrives for the relay's sockets gets this mark, if it has none: nobody need look for
@@ -82,16 +103,27 @@ impl Alike {
             .map_err(|source| refused("note what arrives for a relay by its watching program", source))
     }
 
-    /// Somebody else sees now what arrives at these interfaces.
-    pub(crate) fn leave_arriving(&self, interfaces: &[String]) {
-        let mut arriving = self.arriving.lock().unwrap_or_else(PoisonError::into_inner);
-        interfaces.iter().for_each(|name| drop(arriving.remove(name)));
+    /// The link on what arrives at an interface, for another program that calls this one's.
+    pub(crate) fn take_arriving(&self, interface: &str) -> Option<OwnedFd> {
+        self.lock().remove(interface)
+    }
+
+    /// Sees again what arrives at an interface.
+    pub(crate) fn give_back(&self, interface: &str, link: OwnedFd) {
+        // Where the kernel refuses, packets look like a relay's.
+        if tcx::replace(link.as_fd(), &self.object, SEE).is_ok() {
+            self.lock().insert(interface.to_owned(), link);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OwnedFd>> {
+        self.arriving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Descriptors it keeps open.
     pub fn descriptors(&self) -> usize {
         /// The object's maps, programs and type information.
         const OBJECT: usize = 12;
-        OBJECT + 2 * self.links.len()
+        OBJECT + 2 * self.leaving.len()
     }
 }

@@ -10,12 +10,12 @@ use crate::{
     support::{self, Capability},
     tcx,
 };
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use longfat_cc::queue::{MarkState, QueuePlan, Settings};
 use longfat_host::support::Missing;
 use std::{
     net::{IpAddr, SocketAddr},
-    os::fd::{AsFd, AsRawFd},
+    os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/mark.bpf.o"));
@@ -85,7 +85,7 @@ pub struct Marked {
 
 /// Marks packets of relayed connections, while it lives.
 pub struct Marking {
-    links: Vec<Link>,
+    links: Vec<OwnedFd>,
     _object: Object,
     pairs: MapHandle,
 }
@@ -149,7 +149,7 @@ pub struct Congested {
 
 /// Marks one connection's arriving packets, one per so many bytes, while it lives.
 pub struct Congesting {
-    _links: Vec<Link>,
+    _links: Vec<OwnedFd>,
     _object: Object,
     flows: MapHandle,
     key: [u8; TUPLE_BYTES],
@@ -180,16 +180,14 @@ impl Congesting {
 }
 
 /// Loads the object for one of its programs and attaches that to each interface.
-fn attach(program: &str, interfaces: &[String]) -> Result<(Object, Vec<Link>)> {
+fn attach(program: &str, interfaces: &[String]) -> Result<(Object, Vec<OwnedFd>)> {
     let mut open = object::open("mark", OBJECT)?;
     for mut candidate in open.progs_mut() {
         let wanted = candidate.name() == program;
         candidate.set_autoload(wanted);
     }
     let object = object::load("mark", open)?;
-    let links: Result<Vec<Link>> =
-        interfaces.iter().map(|name| tcx::attach(&object, program, name, 0)).collect();
-    let links = links?;
+    let links = interfaces.iter().map(|name| tcx::attach(&object, program, name, 0)).collect::<Result<_>>()?;
     Ok((object, links))
 }
 

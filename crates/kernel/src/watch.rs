@@ -11,7 +11,7 @@ use crate::{
     support::{self, Capability},
     tcx,
 };
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapInfo, Object, OpenObject};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapInfo, Object, OpenObject};
 use longfat_host::support::Missing;
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -25,6 +25,7 @@ static OBJECT: &[u8] = bpf_object!(concat!(env!("OUT_DIR"), "/watch.bpf.o"));
 /// The settings' map, by its section.
 const AFTER: &str = ".data.after";
 const COUNTS: &str = ".bss.counts";
+const WATCH: &str = "watch";
 /// The only element of either.
 const ONLY: [u8; 4] = [0; 4];
 const HEADER_BYTES: usize = 60;
@@ -384,7 +385,7 @@ pub struct Counts {
 
 /// Watches while it lives.
 pub struct Watching {
-    links: Vec<Link>,
+    links: Vec<OwnedFd>,
     _object: Object,
     connections: MapHandle,
     places: MapHandle,
@@ -401,6 +402,32 @@ impl std::fmt::Debug for Watching {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watching").field("links", &self.links.len()).finish_non_exhaustive()
     }
+}
+
+/// Attaches the program to interfaces, but for those that are gone by now: where `alike` sees what arrives, by its link
+/// and in its place, for it is called from here. With an error it has everything back.
+fn at_interfaces(object: &Object, interfaces: &[String], alike: Option<&Alike>) -> Result<Vec<OwnedFd>> {
+    let (mut taken, mut made) = (Vec::new(), Vec::new());
+    for name in interfaces {
+        let outcome = match alike.and_then(|alike| alike.take_arriving(name)) {
+            Some(link) => {
+                let replaced = tcx::replace(link.as_fd(), object, WATCH);
+                taken.push((name, link));
+                replaced
+            }
+            None => tcx::attach(object, WATCH, name, 0).map(|link| made.push(link)),
+        };
+        match outcome {
+            Err(error) if !tcx::is_gone(name) => {
+                if let Some(alike) = alike {
+                    taken.into_iter().for_each(|(name, link)| alike.give_back(name, link));
+                }
+                return Err(error);
+            }
+            _ => {}
+        }
+    }
+    Ok(taken.into_iter().map(|(_, link)| link).chain(made).collect())
 }
 
 impl Watching {
@@ -420,26 +447,24 @@ impl Watching {
             share(&mut open, known)?;
         }
         let object = object::load("watch", open)?;
-        let attach = |name: &String| match tcx::attach(&object, "watch", name, 0) {
-            Err(_) if tcx::is_gone(name) => None,
-            outcome => Some(outcome),
-        };
         let map = |name| object::map_handle(&object, name);
         if let Some(alike) = alike {
             alike.note_by(&map("noting")?)?;
         }
-        let links = interfaces.iter().filter_map(attach).collect::<Result<Vec<Link>>>()?;
-        alike.iter().for_each(|alike| alike.leave_arriving(interfaces));
+        let [connections, places] = KNOWN.map(map);
+        let (orders, strangers, reached) = (map("orders")?, map("strangers")?, map("reached")?);
+        let (after, counts) = (map(AFTER)?, map(COUNTS)?);
+        let links = at_interfaces(&object, interfaces, alike)?;
         Ok(Watching {
             links,
-            connections: map(KNOWN[0])?,
-            places: map(KNOWN[1])?,
-            orders: map("orders")?,
-            strangers: map("strangers")?,
+            connections: connections?,
+            places: places?,
+            orders,
+            strangers,
             holds: AtomicBool::new(false),
-            reached: map("reached")?,
-            after: map(AFTER)?,
-            counts: map(COUNTS)?,
+            reached,
+            after,
+            counts,
             _object: object,
         })
     }

@@ -42,10 +42,11 @@ pub(crate) use release::{Both, Kept, Released};
 pub(crate) use repaired::{Failure, Repaired, forget_finished};
 pub(crate) use watcher::{Meant, missing as missing_to_watch};
 
-/// Interfaces at which packets of others' connections are seen, each once. What comes by the relay's own interfaces was
-/// seen before, and nothing passes by the loopback.
+use crate::plan::marks::is_hold_interface;
+
+/// Interfaces at which packets of others' connections are seen, each once: nothing passes by the loopback.
 fn interfaces() -> longfat_kernel::Result<Vec<String>> {
     let mut names = longfat_host::interface::passed_once()?;
-    names.retain(|name| name != "lo" && !name.starts_with("lfh"));
+    names.retain(|name| name != "lo" && !is_hold_interface(name));
     Ok(names)
 }

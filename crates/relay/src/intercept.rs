@@ -15,8 +15,8 @@ use crate::{
     logic::one_way::OneWay,
     plan::marks::{HoldSlot, Marks, passing_mark},
 };
-use commands::{interface_exists, ip, ip_all, ip_quiet, ip_try, nft, nft_check};
-use longfat_host::{lease, support, support::Missing, sysctl};
+use commands::{interface_exists, ip_all, ip_try, nft, nft_check};
+use longfat_host::{interface, lease, support, support::Missing, sysctl};
 use marks::FIRST_NUMBER;
 pub(crate) use rules::{ListenPorts, Taking};
 use rules::{Means, Record, Untracked};
@@ -27,6 +27,7 @@ use std::{
     collections::BTreeSet,
     net::IpAddr,
     os::unix::net::UnixDatagram,
+    sync::atomic::{AtomicBool, Ordering},
 };
 use undo::{Left, undo, undo_behind, undo_routes, unroute};
 
@@ -109,11 +110,8 @@ fn held_links(numbers: &Marks, places: &[HoldSlot]) -> String {
     names.map(|name| format!("addr add {DUMMY_ADDRESS} dev {name}\nlink set {name} up\n")).collect()
 }
 
-fn widened(numbers: &Marks, places: &[HoldSlot]) -> String {
-    let names = places.iter().map(|place| numbers.hold_interface(*place));
-    names.map(|name| format!("link set dev {name} mtu 65535 txqueuelen {HELD_PACKETS}\n")).collect()
-}
-
+/// Longest packet of IP.
+const MOST_PACKET_BYTES: u32 = 65535;
 /// Packets that wait in such an interface, at a time when a fast stream is led there.
 const HELD_PACKETS: u32 = 4096;
 
@@ -171,16 +169,27 @@ fn missing_tproxy(plan: &RelayPlan) -> Option<Missing> {
         let means = Means { untracked, tells_watched: plan.only_watches() };
         nft_check(&rules::chains("longfat_check", plan, &numbers, &ports, Taking::Yes, means, 0))
     };
-    let error = check(untracked()).err()?;
+    let error = match check(Untracked::Can) {
+        Ok(_) => {
+            CAN_UNTRACK.store(true, Ordering::Relaxed);
+            return None;
+        }
+        Err(_) => check(untracked()).err()?,
+    };
     let mend =
         "use a kernel with CONFIG_NFT_TPROXY, CONFIG_NFT_SOCKET, CONFIG_NFT_HASH and CONFIG_NFT_FIB_INET";
     Some(Missing::new("transparent interception by nftables", error.to_string(), mend))
 }
 
+/// Whether this kernel was seen to keep packets out of conntrack.
+static CAN_UNTRACK: AtomicBool = AtomicBool::new(false);
+
 /// Whether this host can keep packets out of conntrack.
 fn untracked() -> Untracked {
     let rule = "table inet longfat_check {\nchain output {\nnotrack\n}\n}\n";
-    if nft_check(rule).is_ok() { Untracked::Can } else { Untracked::Cannot }
+    let can = CAN_UNTRACK.load(Ordering::Relaxed) || nft_check(rule).is_ok();
+    CAN_UNTRACK.fetch_or(can, Ordering::Relaxed);
+    if can { Untracked::Can } else { Untracked::Cannot }
 }
 
 /// A TUN interface, unless this host can make one: with it a relay answers a client after its server has.
@@ -243,8 +252,9 @@ fn missing_late_rules(plan: &InterceptPlan) -> Vec<Missing> {
     .collect()
 }
 
+/// None that is not there is one.
 fn is_bridge(interface: &str) -> bool {
-    !ip_quiet(&["-o", "link", "show", "dev", interface, "type", "bridge"]).is_empty()
+    interface::is_bridge(interface).unwrap_or(false)
 }
 
 fn is_off(key: &str) -> bool {
@@ -508,7 +518,7 @@ impl Interception {
         if self.is_routed.get() {
             return Ok(());
         }
-        let routed = self.route_marked().and_then(|()| self.route_to(&self.unrouted.borrow()));
+        let routed = for_families(&(self.delivery() + &self.ways_to(&self.unrouted.borrow())));
         routed.inspect_err(|_| {
             // The next attempt begins anew.
             let _ = undo_routes(&self.record);
@@ -518,14 +528,13 @@ impl Interception {
         Ok(())
     }
 
-    fn route_marked(&self) -> Result<()> {
+    /// What leads marked packets to their sockets.
+    fn delivery(&self) -> String {
         let Marks { mark, table, .. } = &self.record.numbers;
-        let (mark, table) = (format!("{mark:#x}"), table.to_string());
-        for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
-            ip(&[family, "rule", "add", "priority", RULE_PRIORITY, "fwmark", &mark, "lookup", &table])?;
-            ip_all(family, &format!("route add {DELIVERY} table {table}\n"))?;
-        }
-        Ok(())
+        format!(
+            "rule add priority {RULE_PRIORITY} fwmark {mark:#x} lookup {table}\n\
+             route add {DELIVERY} table {table}\n"
+        )
     }
 
     /// Makes the interfaces that SYNs held for a rule come to, one per worker that holds some, and the ways there. When
@@ -550,21 +559,14 @@ impl Interception {
     fn route_held(&self, places: &[HoldSlot]) -> Result<()> {
         ip_all("-4", &held_links(&self.record.numbers, places))?;
         if self.is_routed.get() {
-            return self.route_to(places);
+            return for_families(&self.ways_to(places));
         }
         self.unrouted.borrow_mut().extend_from_slice(places);
         Ok(())
     }
 
-    fn route_to(&self, places: &[HoldSlot]) -> Result<()> {
-        if places.is_empty() {
-            return Ok(());
-        }
-        let ways = held_ways(&self.record.numbers, places, self.record.keep);
-        for family in FAMILIES.into_iter().take(1 + usize::from(has_ipv6())) {
-            ip_all(family, &ways)?;
-        }
-        Ok(())
+    fn ways_to(&self, places: &[HoldSlot]) -> String {
+        held_ways(&self.record.numbers, places, self.record.keep)
     }
 
     /// Copies of handshakes are logged to this group from the next exchange of rules on.
@@ -582,8 +584,10 @@ impl Interception {
     /// Lets packets of any length come to such interfaces: one that is too long for them would be answered with an
     /// error about the path, which is none.
     pub fn widen(&self, rule: usize, holders: usize) -> Result<()> {
-        ip_all("-4", &widened(&self.record.numbers, &places(rule, holders)))?;
-        Ok(())
+        places(rule, holders).into_iter().try_for_each(|place| {
+            let name = self.record.numbers.hold_interface(place);
+            Ok(interface::set_capacity(&name, MOST_PACKET_BYTES, HELD_PACKETS)?)
+        })
     }
 
     /// Takes the ways to such interfaces back: routes there go with the interfaces.
@@ -654,6 +658,11 @@ impl Drop for Interception {
             );
         }
     }
+}
+
+/// Runs these commands of `ip` for every IP family that this namespace has.
+fn for_families(commands: &str) -> Result<()> {
+    FAMILIES.into_iter().take(1 + usize::from(has_ipv6())).try_for_each(|family| Ok(ip_all(family, commands)?))
 }
 
 /// Whether this namespace has IPv6 (IPv4 it has).

@@ -8,7 +8,7 @@ pub(crate) use admission::Admission;
 pub(crate) use bypass::Bypass;
 pub(crate) use own_packets::OwnPackets;
 
-use crate::{RelayPlan, Result, observe::journal::Journal};
+use crate::{RelayPlan, observe::journal::Journal};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What all threads of a relay ask and tell.
@@ -22,16 +22,16 @@ pub(crate) struct Shared<'a> {
 }
 
 impl<'a> Shared<'a> {
-    /// State of a relay that intercepts, if it has a mark for its own packets.
-    pub fn new(plan: &'a RelayPlan, own_mark: Option<u32>, journal: &'a Journal<'a>) -> Result<Shared<'a>> {
-        Ok(Shared {
+    /// State of a relay at its start; `packets` are those of one that intercepts.
+    pub fn new(plan: &'a RelayPlan, packets: OwnPackets, journal: &'a Journal<'a>) -> Shared<'a> {
+        Shared {
             plan,
             journal,
             stage: Stage::default(),
             admission: Admission::new(plan, journal),
-            packets: OwnPackets::new(own_mark, journal)?,
+            packets,
             bypass: Bypass::new(plan.fail, journal),
-        })
+        }
     }
 }
 

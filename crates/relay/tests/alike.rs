@@ -525,7 +525,7 @@ fn an_interface_that_has_gone_keeps_no_other_from_being_seen() {
     let bed = Bed::new("gone");
     let attach = |names: &[&str]| {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        bed.relay.run(|| Alike::attach(&names, 7)).unwrap().unwrap()
+        bed.relay.run(|| Alike::attach(&names, 7, Vec::new())).unwrap().unwrap()
     };
     assert_eq!(
         attach(&["gone0", "lan", "wan", "gone1"]).descriptors(),

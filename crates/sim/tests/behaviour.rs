@@ -275,6 +275,19 @@ fn a_relay_fills_its_buffer_when_it_is_empty_so_both_sockets_hold_more_than_it_d
     assert!(run(&scenario, |_| {}, |_| true).is_err());
 }
 
+/// Nothing else happens before the first acknowledgement: what the window lets leave leaves at once.
+#[test]
+fn a_program_that_lets_little_wait_writes_on_as_long_as_its_bytes_leave() {
+    for echo_every_bytes in [None, Some(128_000)] {
+        let mut plan = tcp("reno");
+        plan.echo_every_bytes = echo_every_bytes;
+        plan.sender.unsent_limit_bytes = Some(8_192);
+        let outcome = outcome(&path(direction(None, 100 * MS, 1 << 20), vec![flow("f", 0, 1, plan)], SECOND));
+        let first = outcome.tcp().filter(|tcp| tcp.time_us < 390_000);
+        assert_eq!(first.map(|tcp| tcp.flight_segments).max(), Some(10), "{echo_every_bytes:?}");
+    }
+}
+
 /// What a sender has in flight at most, whose application lets little wait unsent, and how much of it was lost.
 fn with_little_waiting(tso_win_divisor: Option<u8>) -> (u32, u64, f64) {
     let mut plan = tcp("reno");

@@ -24,7 +24,7 @@ use crate::{
     support::{self, Capability},
     tcx,
 };
-use libbpf_rs::{Link, Object};
+use libbpf_rs::Object;
 use longfat_host::{interface, support::Missing};
 use ring::{BLOCK_BYTES, Mapping, RING_BYTES, Rings};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -100,7 +100,7 @@ pub struct Cost {
 
 /// A running capture; its programs leave the interface with it.
 pub struct Capture {
-    links: Vec<Link>,
+    links: Vec<OwnedFd>,
     rings: Rings,
     object: Object,
     link_header: LinkHeader,
@@ -175,7 +175,7 @@ impl Capture {
 
     /// Whether packets are still seen: not when the interface is gone.
     pub fn is_attached(&self) -> bool {
-        self.links.iter().all(is_on_interface)
+        self.links.iter().all(tcx::is_on_interface)
     }
 
     /// Takes the programs off the interface; what they have written can still be drained.
@@ -292,13 +292,6 @@ fn enable_stats() -> Result<OwnedFd> {
     }
     // SAFETY: a descriptor that was just made for us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// The kernel takes the interface's number from a link when the interface goes.
-fn is_on_interface(link: &Link) -> bool {
-    let mut info = libbpf_sys::bpf_link_info::default();
-    // SAFETY: a tcx link's part of the union is plain integers, and all of it was zeroed.
-    info_of(link.as_fd().as_raw_fd(), &mut info) && unsafe { info.__bindgen_anon_1.tcx.ifindex } != 0
 }
 
 /// What the kernel says of one of its BPF things; `T` is the kernel's structure for it.

@@ -127,6 +127,9 @@ fn give_the_rest(
     control.map_or(Ok(()), |control| put(&Holding::Control {}, control.as_fd()))?;
     let metrics = answers.metrics.as_ref();
     metrics.map_or(Ok(()), |metrics| put(&Holding::Metrics {}, metrics.as_fd()))?;
+    for (id, link) in workers.shared.packets.kept() {
+        put_as(Some(id), &Holding::Alike {}, link.as_fd())?;
+    }
     let watcher = &workers.held.adopting.watcher;
     if let Some(known) = watcher.known() {
         let id = watcher.kept_id().unwrap_or_else(|| workers.keeping.other_id());

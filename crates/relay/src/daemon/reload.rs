@@ -97,6 +97,7 @@ impl<'a> Running<'a> {
     /// Puts listeners and interfaces that are new where they survive this process.
     pub fn keep(&mut self, workers: &Workers) {
         self.listeners.keep(&workers.keeping);
+        workers.shared.packets.keep(&workers.keeping);
         workers.held.gates.keep(&workers.keeping);
         workers.held.adopting.watcher.keep(&workers.keeping);
         workers.held.adopting.watcher.acks.keep(&workers.keeping);

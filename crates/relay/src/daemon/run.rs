@@ -18,7 +18,7 @@ use crate::{
     listeners::Listeners,
     observe::{journal::Journal, metrics, sampling},
     plan::ConnectionPlan,
-    shared::Shared,
+    shared::{OwnPackets, Shared},
     worker::{Worker, Workers},
 };
 use longfat_host::{
@@ -133,7 +133,8 @@ fn open_and_work(
     let own_mark = interception.map(Interception::own_mark);
     let inherited = std::mem::take(&mut estate.others);
     let journal = Journal::new(observer);
-    let shared = Shared::new(plan, own_mark, &journal)?;
+    let packets = OwnPackets::new(own_mark, std::mem::take(&mut estate.alike), &journal)?;
+    let shared = Shared::new(plan, packets, &journal);
     let workers = Workers::new(shared, Keeping::new(keeper, &inherited))?;
     let mut answers = Answers::open(plan, &mut estate)?;
     let interfaces = std::mem::take(&mut estate.interfaces);

@@ -79,6 +79,8 @@ pub(crate) struct Estate {
     pub exit: Option<OwnedFd>,
     /// What is known of watched connections.
     pub known: Option<[OwnedFd; 2]>,
+    /// Links of programs by which packets look forwarded, of a relay that was killed.
+    pub alike: Vec<OwnedFd>,
     /// Programs that hold acknowledgements back, by the layout of their maps.
     pub acknowledging: Vec<(u32, Vec<OwnedFd>)>,
     pub connections: BTreeMap<u64, Arrival>,
@@ -138,6 +140,8 @@ impl Estate {
         check_workers(plan, &other, &format!("{who}, process {},", other.pid))?;
         let mut estate = Estate { is_there: true, ..Estate::default() };
         estate.receive(&wire, &who)?;
+        // That relay needs its programs, for it may go on.
+        estate.alike.clear();
         estate.predecessor = Some(wire);
         Ok(estate)
     }
@@ -240,6 +244,7 @@ impl Estate {
                 let known = [next()?, next()?];
                 self.known = (layout == LAYOUT).then_some(known);
             }
+            Holding::Alike {} => self.alike.push(next()?),
             Holding::Acknowledging { layout } => {
                 let count = acknowledge::descriptor_count(layout);
                 self.acknowledging.push((layout, (0..count).map(|_| next()).collect::<io::Result<_>>()?));

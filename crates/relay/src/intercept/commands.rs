@@ -53,11 +53,6 @@ pub(super) fn ip_shown(family: &str, commands: &str) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-/// Runs `ip ARGS` where failure means "there is none": what it printed.
-pub(super) fn ip_quiet(args: &[&str]) -> String {
-    ip(args).unwrap_or_default()
-}
-
 /// Whether the calling thread's network namespace has an interface of that name.
 pub(super) fn interface_exists(name: &str) -> bool {
     let Ok(name) = CString::new(name) else { return false };

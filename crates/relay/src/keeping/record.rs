@@ -192,6 +192,8 @@ pub enum Holding {
         /// How what lies in them is laid out.
         layout: u32,
     },
+    /// Link of a program at an interface by which packets look forwarded.
+    Alike {},
     /// Programs at tc that hold acknowledgements back: their maps, and both ends of the box in which they lie.
     Acknowledging {
         /// How what lies in the maps is laid out.
@@ -372,6 +374,7 @@ impl Holding {
             Holding::Keeper {} => "the wire to the keeper",
             Holding::Exit {} => "a socket for successors",
             Holding::Watched { .. } => "what is known of watched connections",
+            Holding::Alike {} => "a program at an interface",
             Holding::Acknowledging { .. } => "programs that hold acknowledgements back",
             Holding::Connection(_) => "a connection",
             Holding::Pipe { .. } => "a pipe",
@@ -451,6 +454,7 @@ mod tests {
                 .prop_map(|(rule, holder)| Holding::Interface { rule: rule.into(), holder: holder.into() }),
             connection().prop_map(|record| Holding::Connection(Box::new(record))),
             failure().prop_map(Holding::Failed),
+            Just(Holding::Alike {}),
             any::<u32>().prop_map(|layout| Holding::Watched { layout }),
             any::<u32>().prop_map(|layout| Holding::Acknowledging { layout }),
             any::<bool>()

@@ -84,8 +84,15 @@ impl Marks {
     }
 
     fn hold_prefix(&self) -> String {
-        format!("lfh{:x}-", self.mark)
+        format!("{HOLD_PREFIX}{:x}-", self.mark)
     }
+}
+
+const HOLD_PREFIX: &str = "lfh";
+
+/// Whether an interface of that name holds handshakes for a relay: what comes by it was seen before.
+pub fn is_hold_interface(name: &str) -> bool {
+    name.starts_with(HOLD_PREFIX)
 }
 
 /// Mark of packets that go on: held ones to their servers and, until nftables has seen them, those of connections that

@@ -2,19 +2,24 @@
 
 use crate::{
     LegPlan, RelayPlan, Result,
+    keeping::{Keeping, record::Holding},
     legs::{
         leg::{self, Leg},
         tun::Raw,
     },
     logic::{Pair, packet},
     observe::journal::Journal,
-    plan::marks::passing_mark,
+    plan::marks::{is_hold_interface, passing_mark},
 };
 use longfat_host::interface;
 use longfat_kernel::alike::{self, Alike};
 use std::{
     net::{IpAddr, TcpStream},
-    sync::atomic::{AtomicBool, Ordering},
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Nothing of a relay that does not intercept.
@@ -27,17 +32,21 @@ pub(crate) struct OwnPackets {
     passing: Option<Raw>,
     /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
     alike: Option<Alike>,
+    /// Numbers of its links at whoever keeps them.
+    kept: OnceLock<Vec<u64>>,
     /// What arrives for the relay's sockets is marked no more.
     is_unmarked: AtomicBool,
 }
 
 impl OwnPackets {
-    pub fn new(mark: Option<u32>, journal: &Journal) -> Result<OwnPackets> {
+    /// `left` is what a relay before this one had at interfaces.
+    pub fn new(mark: Option<u32>, left: Vec<OwnedFd>, journal: &Journal) -> Result<OwnPackets> {
         Ok(OwnPackets {
             mark,
             raw: mark.map(Raw::new).transpose()?,
             passing: mark.map(|mark| Raw::new(passing_mark(mark))).transpose()?,
-            alike: mark.and_then(|mark| attach_alike(mark, journal)),
+            alike: mark.and_then(|mark| attach_alike(mark, left, journal)),
+            kept: OnceLock::new(),
             is_unmarked: AtomicBool::new(false),
         })
     }
@@ -72,6 +81,23 @@ impl OwnPackets {
     /// What makes them look forwarded.
     pub fn alike(&self) -> Option<&Alike> {
         self.alike.as_ref()
+    }
+
+    /// Puts what makes them look forwarded where it survives this process: packets of its sockets look so while nobody
+    /// has these, and the next relay need not wait for the kernel.
+    pub fn keep(&self, keeping: &Keeping) {
+        let Some(alike) = self.alike.as_ref().filter(|_| keeping.is_on()) else { return };
+        self.kept.get_or_init(|| {
+            // One that has no descriptors left makes its successor wait.
+            let links = alike.links().unwrap_or_default();
+            links.iter().map(|link| put_link(keeping, link)).collect()
+        });
+    }
+
+    /// What of that is kept, by its numbers there.
+    pub fn kept(&self) -> Vec<(u64, OwnedFd)> {
+        let links = self.alike.as_ref().and_then(|alike| alike.links().ok()).unwrap_or_default();
+        self.kept.get().into_iter().flatten().copied().zip(links).collect()
     }
 
     /// Descriptors kept open.
@@ -110,13 +136,23 @@ impl OwnPackets {
     }
 }
 
-/// On all interfaces that there are. Without it connections are relayed all the same.
-fn attach_alike(own_mark: u32, journal: &Journal) -> Option<Alike> {
+fn put_link(keeping: &Keeping, link: &OwnedFd) -> u64 {
+    let id = keeping.other_id();
+    keeping.put(id, &Holding::Alike {}, &[link.as_fd()]);
+    id
+}
+
+/// On all interfaces but those of relays. Without it connections are relayed all the same.
+fn attach_alike(own_mark: u32, left: Vec<OwnedFd>, journal: &Journal) -> Option<Alike> {
     let attached = match alike::missing().first() {
         Some(missing) => Err(missing.to_string()),
         None => interface::passed_once()
+            .map(|mut interfaces| {
+                interfaces.retain(|name| !is_hold_interface(name));
+                interfaces
+            })
             .map_err(longfat_kernel::Error::from)
-            .and_then(|interfaces| Alike::attach(&interfaces, own_mark))
+            .and_then(|interfaces| Alike::attach(&interfaces, own_mark, left))
             .map_err(|error| error.to_string()),
     };
     let told = attached.inspect_err(|why| {

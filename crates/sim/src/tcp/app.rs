@@ -118,6 +118,18 @@ impl Source {
         }
     }
 
+    /// Whether there is room now that some of what it wrote has been sent, within the same call.
+    fn finds_room(&mut self, sender: &Sender) -> bool {
+        let is_between_blocks = sender.written_bytes == self.block_end_bytes;
+        let has_room = match is_between_blocks && self.offer.asks_for_room {
+            true => sender.wakes_writer(),
+            false => sender.room_bytes() > 0,
+        };
+        let goes_on = self.is_blocked && has_room;
+        self.is_blocked &= !goes_on;
+        goes_on
+    }
+
     /// Begins the next block if there is one and it is due.
     fn begin_block(&mut self, now_ns: u64) -> bool {
         let left = self.offer.bytes.map_or(u64::MAX, |bytes| bytes - self.block_end_bytes);
@@ -196,6 +208,14 @@ impl App {
     pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) {
         if let App::Source(source) = self {
             source.fill(sender, now_ns);
+        }
+    }
+
+    /// Whether a program that waited for room finds some as its bytes have been sent.
+    pub fn finds_room(&mut self, sender: &Sender) -> bool {
+        match self {
+            App::Source(source) => source.finds_room(sender),
+            _ => false,
         }
     }
 

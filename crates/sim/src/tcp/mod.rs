@@ -151,10 +151,18 @@ impl Endpoint {
         let now_ns = net.now_ns;
         let Endpoint { sender, receiver, app, attachment, .. } = self;
         sender.grow_buffer();
-        app.fill(sender, now_ns);
         let mut out = Outlet { net, receiver, route: attachment.route, to: attachment.peer };
-        if sender.unsent_bytes() > 0 {
+        loop {
+            app.fill(sender, now_ns);
+            let unsent_bytes = sender.unsent_bytes();
+            if unsent_bytes == 0 {
+                break;
+            }
             sender.send_new(&mut out);
+            // Sending is part of the write: a program that waited for room finds it when the call returns.
+            if sender.unsent_bytes() == unsent_bytes || !app.finds_room(sender) {
+                break;
+            }
         }
         if out.receiver.wants_ack(now_ns) {
             out.acknowledge();

@@ -56,6 +56,8 @@ pub struct Receiver {
     quick: u32,
     unacked: u32,
     ack_now: bool,
+    /// The sender had nothing more to send behind what has come.
+    is_pushed: bool,
     delay_at_ns: u64,
     compressed: u32,
     dup_acks: (u64, u32),
@@ -99,6 +101,7 @@ impl Receiver {
             quick: QUICK_ACKS,
             unacked: 0,
             ack_now: false,
+            is_pushed: false,
             delay_at_ns: NEVER,
             compressed: 0,
             dup_acks: (0, 0),
@@ -142,8 +145,9 @@ impl Receiver {
         let bytes = self.take_in_order(segment);
         self.open_window(segment);
         self.unacked += 1;
-        // A hole closed, or the sender has paused: it should hear now.
-        self.ack_now |= filled && self.held.is_empty() || segment.has(flag::PSH);
+        // A hole closed: the sender should hear now.
+        self.ack_now |= filled && self.held.is_empty();
+        self.is_pushed |= segment.has(flag::PSH);
         if filled && !self.held.is_empty() {
             self.after_gap(now_ns, rtt_us);
         } else {
@@ -265,8 +269,8 @@ impl Receiver {
         }
     }
 
-    /// The application took bytes: what is owed is acknowledged, and a window that has opened much is told at once
-    /// (tcp_cleanup_rbuf).
+    /// The application took bytes: what is owed is acknowledged, so is the last of a write when nothing is left, and a
+    /// window that has opened much is told at once (tcp_cleanup_rbuf).
     pub fn read(&mut self, bytes: u64, now_ns: u64) {
         self.unread_bytes -= bytes;
         if let Some(autotune) = &mut self.autotune {
@@ -275,7 +279,8 @@ impl Receiver {
         }
         let (now, then) = (self.edge_bytes - self.bytes, self.window_bytes());
         let has_opened = 2 * now <= self.capacity_bytes && then >= 2 * now && then > 0;
-        self.ack_now |= bytes > 0 && (self.owes_ack() || has_opened);
+        let has_all = self.is_pushed && self.unread_bytes == 0;
+        self.ack_now |= bytes > 0 && (self.owes_ack() || has_opened || has_all);
     }
 
     /// Changes what is advertised at most and what can be held. The right edge does not move back, so what was
@@ -333,7 +338,7 @@ impl Receiver {
         self.quick = self.quick.saturating_sub(u32::from(self.unacked > 0));
         (self.last_acked, self.last_acked_bytes) = (self.next, self.bytes);
         self.last_window_bytes = self.edge_bytes - self.bytes;
-        (self.unacked, self.compressed, self.ack_now) = (0, 0, false);
+        (self.unacked, self.compressed, self.ack_now, self.is_pushed) = (0, 0, false, false);
         (self.delay_at_ns, self.compressed_at_ns) = (NEVER, NEVER);
     }
 
@@ -383,6 +388,24 @@ mod tests {
             wants
         };
         (from..from + segments).filter(is_acked).count()
+    }
+
+    #[test]
+    fn the_last_of_a_write_is_acknowledged_when_nothing_is_left_to_read() {
+        let mut receiver = receiver(10_000, 2);
+        acks_of(&mut receiver, 16);
+        let last = Segment { flags: flag::PSH, ..data(receiver.next) };
+        let bytes = receiver.on_data(&last, 0, 1000);
+        assert!(!receiver.wants_ack(0), "nobody has read it");
+        receiver.read(bytes - 1, 0);
+        assert!(!receiver.wants_ack(0), "a byte is left");
+        receiver.read(1, 0);
+        assert!(receiver.wants_ack(0));
+        ack_of(&mut receiver);
+        let next = data(receiver.next);
+        let bytes = receiver.on_data(&next, 0, 1000);
+        receiver.read(bytes, 0);
+        assert!(!receiver.wants_ack(0), "more may follow at once");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{RelayPlan, observe::journal::Journal};
+use crate::{RelayPlan, observe::journal::Journal, shared::OwnPackets};
 use std::net::{SocketAddr, TcpListener};
 
 #[test]
@@ -8,7 +8,7 @@ fn nothing_is_left_of_a_dial_whose_client_comes_before_its_server_answers() {
     let server = listener.local_addr().unwrap();
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
     let journal = Journal::new(&());
-    let (shared, held) = (Shared::new(&plan, None, &journal).unwrap(), Held::new(64));
+    let (shared, held) = (Shared::new(&plan, OwnPackets::default(), &journal), Held::new(64));
     let (mut hold, epoll) =
         (Hold::new(0, &shared, &held), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
     for port in 1..100 {
@@ -37,7 +37,7 @@ fn a_dial_waits_behind_that_of_a_client_of_the_same_port_who_came_before() {
     let server = listener.local_addr().unwrap();
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
     let journal = Journal::new(&());
-    let (shared, held) = (Shared::new(&plan, None, &journal).unwrap(), Held::new(64));
+    let (shared, held) = (Shared::new(&plan, OwnPackets::default(), &journal), Held::new(64));
     let (mut hold, epoll) =
         (Hold::new(0, &shared, &held), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
     let pair = (free_port(), server);
