@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use longfat_schema::run::{ResultManifest, ResultStatus, RunStatus, read_json};
+use longfat_schema::run::{
+    Metric, ResultManifest, ResultStatus, RunDirectory, RunStatus, Twin, read_json, reseal_run,
+};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -210,6 +212,38 @@ fn simulated_runs_are_made_again_bit_for_bit_from_plan_and_manifest_and_what_dif
             .ends(2, &["rerun", "out/rate=20Mbit/repeat=2"])
             .contains("is not the plan that the run was made from")
     );
+}
+
+/// Simulated runs that say of themselves that they were emulated, beside a twin of an older simulator.
+#[test]
+fn twins_are_simulated_again_and_what_is_too_far_from_its_new_one_keeps_its_own() {
+    let bench = Bench::new();
+    bench.ends(0, &[&RUN[..], &["--set", "twin_limit=0.2"]].concat());
+    assert_eq!(bench.ends(0, &["rerun", "out", "--twins"]).matches("has no twin").count(), 4);
+    let rewrite = |directory: &str, share_of_own: f64| {
+        let mut run = RunDirectory::open(&bench.path(directory)).unwrap();
+        let scaled = |metric: &Metric, share| Metric { value: metric.value * share, ..metric.clone() };
+        let old = run.manifest.metrics.iter().map(|metric| scaled(metric, 2.0)).collect();
+        let own = run.manifest.metrics.iter().map(|metric| scaled(metric, share_of_own)).collect();
+        (run.manifest.metrics, run.manifest.backend) = (own, "emulated".into());
+        run.manifest.twin = Some(Twin { metrics: old, ..Twin::default() });
+        reseal_run(&run.path, &mut run.manifest).unwrap();
+        run.manifest
+    };
+    let (near, far) = ("out/rate=10Mbit/repeat=1", "out/rate=20Mbit/repeat=1");
+    let (before, kept) = (rewrite(near, 1.05), rewrite(far, 3.0));
+    let said = bench.ends(1, &["rerun", "out", "--twins"]);
+    assert!(said.contains("keeps its own twin: goodput of") && said.contains("1 of 4 runs are too far"), "{said}");
+    let after = RunDirectory::open(&bench.path(near)).unwrap().manifest;
+    let is_goodput = |metric: &&Metric| metric.metric == "goodput_bps" && metric.stream.is_none();
+    let figure = after.metrics.iter().find(is_goodput).unwrap();
+    let twin = after.twin.as_ref().unwrap();
+    assert_eq!((&after.metrics, &after.files), (&before.metrics, &before.files));
+    assert!((twin.metric(&figure.metric, &figure.of).unwrap() * 1.05 / figure.value - 1.0).abs() < 1e-9);
+    assert!(twin.renewed_unix_ms.is_some());
+    bench.ends(0, &["verify", near]);
+    assert_eq!(RunDirectory::open(&bench.path(far)).unwrap().manifest, kept);
+    bench.ends(2, &["rerun", "out", "--twins", "-o", "again"]);
 }
 
 #[test]

@@ -2,18 +2,22 @@
 //! experiment file, whatever it has become, has no part in it.
 
 use crate::{
+    judge,
     plan::{FlowPlan, Plan},
+    samples::Samples,
+    simulated,
     spec::check::STREAMS_MAX,
 };
 use longfat_host::sysctl::is_net;
 use longfat_schema::run::{
-    FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, is_plain_name, is_plain_path,
-    read_rows,
+    FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, RunStatus, is_plain_name,
+    is_plain_path, read_rows, reseal_run,
 };
 use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
+    sync::atomic::AtomicBool,
 };
 
 /// Columns of a row that are named when it differs.
@@ -75,6 +79,44 @@ pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
         Some(what) => Err(RerunError::Beyond { path, what }),
         None => Ok(plan),
     }
+}
+
+/// What came of simulating a run's twin again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TwinAgain {
+    /// It stands beside the run now.
+    Renewed,
+    /// The run is too far from it and keeps its own; why, in words.
+    Far(String),
+    /// The run has no twin, or is not valid, or the simulation was interrupted.
+    Left,
+}
+
+/// Simulates the twin of a valid run again, at that time: the simulator may have changed since. Twins that differ in
+/// chance alone are made where the run is far from it. Those with the machine's hold-ups cannot be: they take its
+/// samples.
+///
+/// # Errors
+/// The run's plan is not to be had, or its manifest not to be written.
+pub fn renew_twin(
+    run: &mut RunDirectory,
+    now_unix_ms: u64,
+    stop: &AtomicBool,
+) -> Result<TwinAgain, RerunError> {
+    let plan = plan_of(run)?;
+    if run.manifest.twin.is_none() || run.manifest.status != RunStatus::Done {
+        return Ok(TwinAgain::Left);
+    }
+    let Some(mut twin) = simulated::twin(&plan, stop) else { return Ok(TwinAgain::Left) };
+    let others = (simulated::twins_by_chance(&plan, stop), &[][..], std::iter::empty());
+    let samples = Samples::default();
+    if let Some((_, why)) = judge::beside_twins(&plan, &run.manifest.metrics, &samples, &mut twin, others) {
+        return Ok(TwinAgain::Far(why));
+    }
+    twin.renewed_unix_ms = Some(now_unix_ms);
+    run.manifest.twin = Some(twin);
+    reseal_run(&run.path, &mut run.manifest)?;
+    Ok(TwinAgain::Renewed)
 }
 
 /// What a plan asks for that an experiment file would be refused for, and that would take all memory or time, or lead

@@ -183,6 +183,9 @@ fn figures(plan: &Plan, metrics: &[Metric], samples: &Samples, twin: &Twin) -> V
             "goodput_bps" => ("goodput_bps", edge_bps(plan, samples, &of), true),
             "completion_us" => ("completion_us", 0.0, true),
             "echo_p50_us" => ("echo_p50_us", 0.0, false),
+            "avail_mean_bps" => ("avail_mean_bps", 0.0, false),
+            "avail_error_ratio" => ("avail_error_ratio", 0.0, false),
+            "rise_us" => ("rise_us", 0.0, false),
             _ => return None,
         };
         twin.metric(name, &of)?;

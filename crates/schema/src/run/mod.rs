@@ -40,7 +40,7 @@ pub use manifest::{
 };
 pub use name::{is_plain_name, is_plain_path};
 pub use numbers::{Numbers, NumbersError, read_numbers};
-pub use seal::{Contents, FileRecord, seal_run, write_result};
+pub use seal::{Contents, FileRecord, reseal_run, seal_run, write_result};
 pub use spread::{Spread, bootstrap};
 pub use table::{Table, TableError, TableWriter, read_rows, read_table};
 pub use twin::{Beside, Cause, Explanation, Range, Ranges, Twin, beside, slack_of};

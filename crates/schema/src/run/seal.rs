@@ -168,6 +168,14 @@ pub fn seal_run(directory: &Path, manifest: &mut RunManifest) -> Result<(), RunE
     write_sealed(&directory.join(RUN_FILE), manifest, |manifest| &mut manifest.seal)
 }
 
+/// Writes the manifest of a run that has ended again: its files are those that it named.
+///
+/// # Errors
+/// The manifest cannot be written.
+pub fn reseal_run(directory: &Path, manifest: &mut RunManifest) -> Result<(), RunError> {
+    write_sealed(&directory.join(RUN_FILE), manifest, |manifest| &mut manifest.seal)
+}
+
 /// Writes a result's manifest. With `own` files the session has ended, and they are hashed.
 ///
 /// # Errors

@@ -19,6 +19,9 @@ pub struct Twin {
     /// What twins came to whose hosts were held up as the run's were, where the run was far from all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_up: Option<Ranges>,
+    /// When it was simulated again, by a simulator that had changed since the run; Unix time in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renewed_unix_ms: Option<u64>,
 }
 
 /// What several twins of a run came to.
@@ -160,7 +163,7 @@ impl Allowance {
 }
 
 /// Figures that are held against the twin's. Counts of few are chance; a queue is counted in whole packets.
-const ALLOWANCES: [Allowance; 7] = [
+const ALLOWANCES: [Allowance; 10] = [
     allow("goodput_bps", 0.1, 0.0),
     allow("completion_us", 0.1, 10_000.0),
     allow("echo_p50_us", 0.1, 1_000.0),
@@ -168,6 +171,9 @@ const ALLOWANCES: [Allowance; 7] = [
     allow("timeouts", 0.2, 3.0),
     allow("dropped_packets", 0.2, 3.0),
     allow("queue_mean_bytes", 0.1, 3_000.0),
+    allow("avail_mean_bps", 0.1, 0.0),
+    allow("avail_error_ratio", 0.1, 0.01),
+    allow("rise_us", 0.1, 20_000.0),
 ];
 
 /// By how much a figure may differ from its twin's, in its own unit, however small it is; 0 of what is not compared.

@@ -9,14 +9,14 @@ use anyhow::{Context, anyhow};
 use longfat_lab::{
     backend::BackendKind,
     plan::Plan,
-    rerun::{differences, plan_of},
+    rerun::{TwinAgain, differences, plan_of, renew_twin},
     session::{Backend, Carrier},
 };
 use longfat_report::compare::Side;
 use longfat_schema::run::{Provenance, RunDirectory, RunStatus, find_runs};
 use std::{
     path::{Path, PathBuf},
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 /// Make a run, or every run of a result, again: from 'plan.json' and 'manifest.json' alone, where it was made
@@ -27,13 +27,17 @@ use std::{
 /// differ. Emulated runs never repeat exactly: which figures and parameters differ is shown, as 'longfat lab compare'
 /// does.
 ///
+/// With '--twins' no run is made again, but what the simulator makes of its plan: for results of before the simulator
+/// was changed.
+///
 /// Exit codes: 0 made again, and the same where it is simulated; 1 something came out otherwise; 2 failed; 3 this host
 /// cannot do it.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab rerun runs/sweep/rate=25Mbit/repeat=1
   longfat lab rerun runs/sweep                       # every run of it
-  longfat lab rerun runs/conversion/reno/r1 -o /tmp/again")]
+  longfat lab rerun runs/conversion/reno/r1 -o /tmp/again
+  longfat lab rerun runs/conversion --twins          # beside today's simulator")]
 pub struct RerunArgs {
     /// A run or result directory.
     #[arg(value_name = "RUN")]
@@ -41,6 +45,10 @@ pub struct RerunArgs {
     /// Where the new runs go, and stay [default: nowhere].
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Simulate the twins of valid runs again, and put them beside their runs. A run that is too far from its new twin
+    /// keeps its own, and is named.
+    #[arg(long, conflicts_with = "output")]
+    twins: bool,
     /// What differs as JSON on standard output.
     #[arg(long)]
     json: bool,
@@ -55,6 +63,9 @@ struct Again<'a> {
 }
 
 pub fn run(args: &RerunArgs) -> Outcome {
+    if args.twins {
+        return renew_twins(args);
+    }
     // Held until the end: it is removed with the value.
     let scratch = tempfile::tempdir().context("a place for the new runs")?;
     let place = args.output.as_deref().unwrap_or(scratch.path());
@@ -89,6 +100,37 @@ pub fn run(args: &RerunArgs) -> Outcome {
         made.push(make(run, provenance, &stop)?);
     }
     if emulated.is_empty() { exactly(&runs, &made, args) } else { alike(&runs, &made, args) }
+}
+
+/// Puts twins of today's simulator beside runs that are there.
+fn renew_twins(args: &RerunArgs) -> Outcome {
+    let (_, mut runs) = find_runs(&args.directory)?;
+    let stop = stop::flag()?;
+    let mut found = Vec::new();
+    let count = runs.len();
+    for (number, run) in (1..).zip(&mut runs) {
+        eprintln!("{number}/{count} {} repeat {}", run.manifest.case, run.manifest.repeat);
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        found.push((run.path.clone(), renew_twin(run, now.as_millis() as u64, &stop)?));
+        if stop.load(Ordering::Acquire) {
+            return Err(anyhow!("interrupted").into());
+        }
+    }
+    let in_words = |came: &TwinAgain| match came {
+        TwinAgain::Renewed => "its twin was simulated again".to_owned(),
+        TwinAgain::Far(why) => format!("keeps its own twin: {why}"),
+        TwinAgain::Left => "has no twin, or is not valid".to_owned(),
+    };
+    if args.json {
+        let entry = |(run, came): &(PathBuf, TwinAgain)| serde_json::json!({ "run": run, "renewed": *came == TwinAgain::Renewed, "said": in_words(came) });
+        crate::output::print_json(&found.iter().map(entry).collect::<Vec<_>>())?;
+    } else {
+        found.iter().for_each(|(run, came)| println!("{}: {}", run.display(), in_words(came)));
+    }
+    match found.iter().filter(|(_, came)| matches!(came, TwinAgain::Far(_))).count() {
+        0 => Ok(()),
+        far => Err(Failure::Missed(format!("{far} of {count} runs are too far from what is simulated now"))),
+    }
 }
 
 fn again<'a>(then: RunDirectory, place: &Path, program: &'a Path) -> anyhow::Result<Again<'a>> {
