@@ -419,11 +419,11 @@ fn a_keeper_holds_no_more_after_upgrades_and_kills_than_before() {
         let keeper = keeper_of(name);
         let held = || -> Vec<String> {
             let descriptors = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
-            let named =
-                descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
+            let named = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
             named.map(|name| name.to_string_lossy().into_owned()).collect()
         };
-        let sockets = || -> Vec<_> { held().into_iter().filter(|name| name.starts_with("socket:")).collect() };
+        let sockets =
+            || -> Vec<_> { held().into_iter().filter(|name| name.starts_with("socket:")).collect() };
         let programs = || held().iter().filter(|name| name.contains("bpf_link")).count();
         eventually("the relay has put its programs there", || (programs() > 0) == (file == INTERCEPT));
         let at_first = programs();

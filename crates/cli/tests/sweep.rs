@@ -233,7 +233,10 @@ fn twins_are_simulated_again_and_what_is_too_far_from_its_new_one_keeps_its_own(
     let (near, far) = ("out/rate=10Mbit/repeat=1", "out/rate=20Mbit/repeat=1");
     let (before, kept) = (rewrite(near, 1.05), rewrite(far, 3.0));
     let said = bench.ends(1, &["rerun", "out", "--twins"]);
-    assert!(said.contains("keeps its own twin: goodput of") && said.contains("1 of 4 runs are too far"), "{said}");
+    assert!(
+        said.contains("keeps its own twin: goodput of") && said.contains("1 of 4 runs are too far"),
+        "{said}"
+    );
     let after = RunDirectory::open(&bench.path(near)).unwrap().manifest;
     let is_goodput = |metric: &&Metric| metric.metric == "goodput_bps" && metric.stream.is_none();
     let figure = after.metrics.iter().find(is_goodput).unwrap();

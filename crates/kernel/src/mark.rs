@@ -187,7 +187,8 @@ fn attach(program: &str, interfaces: &[String]) -> Result<(Object, Vec<OwnedFd>)
         candidate.set_autoload(wanted);
     }
     let object = object::load("mark", open)?;
-    let links = interfaces.iter().map(|name| tcx::attach(&object, program, name, 0)).collect::<Result<_>>()?;
+    let links =
+        interfaces.iter().map(|name| tcx::attach(&object, program, name, 0)).collect::<Result<_>>()?;
     Ok((object, links))
 }
 

@@ -61,7 +61,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// Those of them that are at an interface still.
+    /// Links that are at an interface still, of these.
     pub fn of(links: Vec<OwnedFd>) -> Left {
         let places = links.into_iter().filter_map(|link| Some((Place::of(link.as_fd())?, link)));
         Left { places: places.collect() }

@@ -84,7 +84,7 @@ pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
 /// What came of simulating a run's twin again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TwinAgain {
-    /// It stands beside the run now.
+    /// The new twin stands beside the run now.
     Renewed,
     /// The run is too far from it and keeps its own; why, in words.
     Far(String),

@@ -34,6 +34,7 @@ pub mod segment;
 pub mod table;
 mod watcher;
 
+use crate::plan::marks::is_hold_interface;
 pub(crate) use adopter::{Adopter, Adopting, Inserted, missing, with_room_for};
 pub(crate) use dump::Dump;
 pub use handshake::Reason;
@@ -41,8 +42,6 @@ pub(crate) use handshake::{Between, LegState};
 pub(crate) use release::{Both, Kept, Released};
 pub(crate) use repaired::{Failure, Repaired, forget_finished};
 pub(crate) use watcher::{Meant, missing as missing_to_watch};
-
-use crate::plan::marks::is_hold_interface;
 
 /// Interfaces at which packets of others' connections are seen, each once: nothing passes by the loopback.
 fn interfaces() -> longfat_kernel::Result<Vec<String>> {

@@ -662,7 +662,10 @@ impl Drop for Interception {
 
 /// Runs these commands of `ip` for every IP family that this namespace has.
 fn for_families(commands: &str) -> Result<()> {
-    FAMILIES.into_iter().take(1 + usize::from(has_ipv6())).try_for_each(|family| Ok(ip_all(family, commands)?))
+    FAMILIES
+        .into_iter()
+        .take(1 + usize::from(has_ipv6()))
+        .try_for_each(|family| Ok(ip_all(family, commands)?))
 }
 
 /// Whether this namespace has IPv6 (IPv4 it has).
