@@ -8,7 +8,7 @@ use bed::{
     ends_with_reset, exchange, nft, path::eventually, reset, send_noise, servers, set_ipv4, start, talk,
     told, try_send_noise_slowly, try_send_some_noise,
 };
-use longfat_host::Namespace;
+use longfat_host::{Namespace, socket};
 use longfat_kernel::watch::Conditions;
 use longfat_relay::{
     RelayPlan,
@@ -829,9 +829,19 @@ fn only_a_lossy_path_is_stepped_into_where_losses_are_asked_for() {
     let relay = start("mclean", &bed, after(conditions));
     let address = servers()[0];
     let listener = bed.listen(&address.to_string());
-    let (client, far) = bed.pair(&listener, address);
-    exchange(&client, &far, 4 << 20);
-    assert_eq!(told("mclean").reached, 0, "nothing is lost");
+    let mut reached_before = 0;
+    // An end that the machine holds up sends again what is on its way, which is a loss to whoever watches.
+    let is_clean = (0..20).any(|_| {
+        let (client, far) = bed.pair(&listener, address);
+        exchange(&client, &far, 4 << 20);
+        let again = |end| socket::tcp_info(end).unwrap().total_retrans_segments;
+        let is_clean = again(&client) + again(&far) == 0;
+        let reached = told("mclean").reached;
+        assert!(reached == reached_before || !is_clean, "nothing is lost");
+        reached_before = reached;
+        is_clean
+    });
+    assert!(is_clean, "some connection loses nothing");
     drop(relay);
     let link =
         "rate = '300Mbit'\ndelay = '2ms'\nloss = 0.04\nqueue = { discipline = 'droptail', limit = '1MB' }";
