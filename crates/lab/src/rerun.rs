@@ -5,6 +5,7 @@ use crate::{
     judge,
     plan::{FlowPlan, Plan},
     samples::Samples,
+    session::unix_ms_of,
     simulated,
     spec::check::STREAMS_MAX,
 };
@@ -17,7 +18,8 @@ use serde_json::Value;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    sync::atomic::AtomicBool,
+    sync::atomic::{AtomicBool, Ordering},
+    time::SystemTime,
 };
 
 /// Columns of a row that are named when it differs.
@@ -92,17 +94,13 @@ pub enum TwinAgain {
     Left,
 }
 
-/// Simulates the twin of a valid run again, at that time: the simulator may have changed since. Twins that differ in
+/// Simulates the twin of a valid run again: the simulator may have changed since. Twins that differ in
 /// chance alone are made where the run is far from it. Those with the machine's hold-ups cannot be: they take its
 /// samples.
 ///
 /// # Errors
 /// The run's plan is not to be had, or its manifest not to be written.
-pub fn renew_twin(
-    run: &mut RunDirectory,
-    now_unix_ms: u64,
-    stop: &AtomicBool,
-) -> Result<TwinAgain, RerunError> {
+pub fn renew_twin(run: &mut RunDirectory, stop: &AtomicBool) -> Result<TwinAgain, RerunError> {
     let plan = plan_of(run)?;
     if run.manifest.twin.is_none() || run.manifest.status != RunStatus::Done {
         return Ok(TwinAgain::Left);
@@ -110,10 +108,15 @@ pub fn renew_twin(
     let Some(mut twin) = simulated::twin(&plan, stop) else { return Ok(TwinAgain::Left) };
     let others = (simulated::twins_by_chance(&plan, stop), &[][..], std::iter::empty());
     let samples = Samples::default();
-    if let Some((_, why)) = judge::beside_twins(&plan, &run.manifest.metrics, &samples, &mut twin, others) {
+    let far = judge::beside_twins(&plan, &run.manifest.metrics, &samples, &mut twin, others);
+    if stop.load(Ordering::Acquire) {
+        // Some twins were not made.
+        return Ok(TwinAgain::Left);
+    }
+    if let Some((_, why)) = far {
         return Ok(TwinAgain::Far(why));
     }
-    twin.renewed_unix_ms = Some(now_unix_ms);
+    twin.renewed_unix_ms = Some(unix_ms_of(SystemTime::now()));
     run.manifest.twin = Some(twin);
     reseal_run(&run.path, &mut run.manifest)?;
     Ok(TwinAgain::Renewed)

@@ -396,7 +396,7 @@ fn case_info(case: &Case) -> CaseInfo {
     }
 }
 
-fn unix_ms_of(time: SystemTime) -> u64 {
+pub(crate) fn unix_ms_of(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 

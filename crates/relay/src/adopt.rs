@@ -34,7 +34,7 @@ pub mod segment;
 pub mod table;
 mod watcher;
 
-use crate::plan::marks::is_hold_interface;
+use crate::legs::tun::seen_once;
 pub(crate) use adopter::{Adopter, Adopting, Inserted, missing, with_room_for};
 pub(crate) use dump::Dump;
 pub use handshake::Reason;
@@ -45,7 +45,7 @@ pub(crate) use watcher::{Meant, missing as missing_to_watch};
 
 /// Interfaces at which packets of others' connections are seen, each once: nothing passes by the loopback.
 fn interfaces() -> longfat_kernel::Result<Vec<String>> {
-    let mut names = longfat_host::interface::passed_once()?;
-    names.retain(|name| name != "lo" && !is_hold_interface(name));
+    let mut names = seen_once()?;
+    names.retain(|name| name != "lo");
     Ok(names)
 }

@@ -1,7 +1,7 @@
 //! The host's side of held handshakes: a TUN interface that brings SYNs and takes them back, and raw sockets for what
 //! is sent past it.
 
-use crate::{Error, Result};
+use crate::{Error, Result, plan::marks::is_hold_interface};
 use longfat_host::{interface, socket};
 use nix::{
     errno::Errno,
@@ -25,6 +25,13 @@ pub(crate) const PACKET_BYTES: usize = 2048;
 #[derive(Debug)]
 pub(crate) struct Tun {
     file: File,
+}
+
+/// Interfaces at which each packet of this host passes once, but for relays' own: what comes by those was seen before.
+pub(crate) fn seen_once() -> longfat_host::Result<Vec<String>> {
+    let mut names = interface::passed_once()?;
+    names.retain(|name| !is_hold_interface(name));
+    Ok(names)
 }
 
 /// Opens [`TUN_DEVICE`]; which it is that makes them takes CAP_NET_ADMIN besides.

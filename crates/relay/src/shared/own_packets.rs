@@ -5,13 +5,12 @@ use crate::{
     keeping::{Keeping, record::Holding},
     legs::{
         leg::{self, Leg},
-        tun::Raw,
+        tun::{Raw, seen_once},
     },
     logic::{Pair, packet},
     observe::journal::Journal,
-    plan::marks::{is_hold_interface, passing_mark},
+    plan::marks::passing_mark,
 };
-use longfat_host::interface;
 use longfat_kernel::alike::{self, Alike};
 use std::{
     net::{IpAddr, TcpStream},
@@ -146,11 +145,7 @@ fn put_link(keeping: &Keeping, link: &OwnedFd) -> u64 {
 fn attach_alike(own_mark: u32, left: Vec<OwnedFd>, journal: &Journal) -> Option<Alike> {
     let attached = match alike::missing().first() {
         Some(missing) => Err(missing.to_string()),
-        None => interface::passed_once()
-            .map(|mut interfaces| {
-                interfaces.retain(|name| !is_hold_interface(name));
-                interfaces
-            })
+        None => seen_once()
             .map_err(longfat_kernel::Error::from)
             .and_then(|interfaces| Alike::attach(&interfaces, own_mark, left))
             .map_err(|error| error.to_string()),

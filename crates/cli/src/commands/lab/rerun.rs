@@ -110,8 +110,7 @@ fn renew_twins(args: &RerunArgs) -> Outcome {
     let count = runs.len();
     for (number, run) in (1..).zip(&mut runs) {
         eprintln!("{number}/{count} {} repeat {}", run.manifest.case, run.manifest.repeat);
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        found.push((run.path.clone(), renew_twin(run, now.as_millis() as u64, &stop)?));
+        found.push((run.path.clone(), renew_twin(run, &stop)?));
         if stop.load(Ordering::Acquire) {
             return Err(anyhow!("interrupted").into());
         }
