@@ -227,6 +227,8 @@ fn twins_are_simulated_again_and_what_is_too_far_from_its_new_one_keeps_its_own(
         let own = run.manifest.metrics.iter().map(|metric| scaled(metric, share_of_own)).collect();
         (run.manifest.metrics, run.manifest.backend) = (own, "emulated".into());
         run.manifest.twin = Some(Twin { metrics: old, ..Twin::default() });
+        run.manifest.status = RunStatus::Unexplained;
+        run.manifest.reasons = vec!["what the old twin says".into(), "a warning".into()];
         reseal_run(&run.path, &mut run.manifest).unwrap();
         run.manifest
     };
@@ -242,6 +244,7 @@ fn twins_are_simulated_again_and_what_is_too_far_from_its_new_one_keeps_its_own(
     let figure = after.metrics.iter().find(is_goodput).unwrap();
     let twin = after.twin.as_ref().unwrap();
     assert_eq!((&after.metrics, &after.files), (&before.metrics, &before.files));
+    assert_eq!((after.status, &after.reasons[..]), (RunStatus::Done, &["a warning".to_owned()][..]));
     assert!((twin.metric(&figure.metric, &figure.of).unwrap() * 1.05 / figure.value - 1.0).abs() < 1e-9);
     assert!(twin.renewed_unix_ms.is_some());
     bench.ends(0, &["verify", near]);

@@ -90,19 +90,19 @@ pub enum TwinAgain {
     Renewed,
     /// The run is too far from it and keeps its own; why, in words.
     Far(String),
-    /// The run has no twin, or is not valid, or the simulation was interrupted.
+    /// The run has no twin, or failed by itself, or the simulation was interrupted.
     Left,
 }
 
-/// Simulates the twin of a valid run again: the simulator may have changed since. Twins that differ in
-/// chance alone are made where the run is far from it. Those with the machine's hold-ups cannot be: they take its
-/// samples.
+/// Simulates the twin of a run again: the simulator may have changed since. Twins that differ in chance alone are made
+/// where the run is far from it. Those with the machine's hold-ups cannot be: they take its samples. A run that only its
+/// old twin spoke against is valid beside a new one that it is close to.
 ///
 /// # Errors
 /// The run's plan is not to be had, or its manifest not to be written.
 pub fn renew_twin(run: &mut RunDirectory, stop: &AtomicBool) -> Result<TwinAgain, RerunError> {
     let plan = plan_of(run)?;
-    if run.manifest.twin.is_none() || run.manifest.status != RunStatus::Done {
+    if run.manifest.twin.is_none() || !run.manifest.went_as_planned() {
         return Ok(TwinAgain::Left);
     }
     let Some(mut twin) = simulated::twin(&plan, stop) else { return Ok(TwinAgain::Left) };
@@ -118,6 +118,11 @@ pub fn renew_twin(run: &mut RunDirectory, stop: &AtomicBool) -> Result<TwinAgain
     }
     twin.renewed_unix_ms = Some(unix_ms_of(SystemTime::now()));
     run.manifest.twin = Some(twin);
+    if run.manifest.status != RunStatus::Done {
+        // The old twin's verdict is the first reason.
+        run.manifest.reasons.remove(0);
+        run.manifest.status = RunStatus::Done;
+    }
     reseal_run(&run.path, &mut run.manifest)?;
     Ok(TwinAgain::Renewed)
 }

@@ -144,6 +144,9 @@ pub struct EndpointPlan {
     /// Share of the window, as its divisor, that is worth a bundle of segments: smaller ones wait for more
     /// (`net.ipv4.tcp_tso_win_divisor`; Linux has 3). Absent: none waits.
     pub tso_win_divisor: Option<u8>,
+    /// How many times slower than its kernel's clock a run is: a bundle holds what leaves in a millisecond of the
+    /// kernel's, which is so many times less of a slower run. At least 1.
+    pub times_slower: u32,
     /// Full segments per acknowledgement it sends; Linux has 2.
     pub ack_every: u32,
     /// How long it delays an acknowledgement; Linux has 40 ms (TCP_DELACK_MIN).
@@ -159,7 +162,8 @@ pub enum SendBuffer {
     /// Always this size.
     Fixed(u64),
     /// As Linux autotunes it, up to this size: room for two windows of segments with all the bookkeeping a lone
-    /// segment would have, which written in large blocks is six windows of payload at an MTU of 1500.
+    /// segment would have, which written in large blocks is six windows of payload at an MTU of 1500. What was sent
+    /// takes more: each bundle has its bookkeeping.
     Auto(u64),
 }
 
@@ -236,6 +240,7 @@ impl Default for EndpointPlan {
             ecn: false,
             pacing: false,
             tso_win_divisor: None,
+            times_slower: 1,
             ack_every: 2,
             ack_delay_ns: ACK_DELAY_NS,
         }
@@ -326,10 +331,17 @@ pub(crate) fn refuse_unless(
     if good { Ok(()) } else { Err(ScenarioError::Value { whose: whose.to_owned(), what, value, mend }) }
 }
 
-/// What Linux reserves in the send buffer for a segment (tcp_sndbuf_expand): header room and skb_shared_info, rounded
-/// up to a power of two, and the sk_buff.
+/// Header room and skb_shared_info of a kernel's buffer.
+const SKB_HEAD_BYTES: u32 = 320 + 320;
+/// The sk_buff itself.
+const SK_BUFF_BYTES: u64 = 256;
+/// What a kernel's buffer takes of a send buffer besides its payload (SKB_TRUESIZE).
+pub(crate) const SKB_BYTES: u64 = SKB_HEAD_BYTES as u64 + SK_BUFF_BYTES;
+
+/// What Linux reserves in the send buffer for a segment (tcp_sndbuf_expand): the buffer's head and payload, rounded up
+/// to a power of two, and the sk_buff.
 pub(crate) fn reserved_bytes(mss_bytes: u32) -> u64 {
-    u64::from((mss_bytes + 320 + 320).next_power_of_two()) + 256
+    u64::from((mss_bytes + SKB_HEAD_BYTES).next_power_of_two()) + SK_BUFF_BYTES
 }
 
 impl SendBuffer {

@@ -89,6 +89,7 @@ fn echo_latency_is_queueing_plus_round_trip() {
 fn long_repair(receive_buffer: ReceiveBuffer) -> Outcome {
     let mut plan = tcp("reno");
     plan.sender.sack = false;
+    plan.sender.send_buffer = SendBuffer::Fixed(1 << 30);
     plan.receiver.receive_buffer = receive_buffer;
     outcome(&path(direction(Some(200_000_000), 20 * MS, 64_000), vec![flow("f", 0, 1, plan)], 2 * SECOND))
 }

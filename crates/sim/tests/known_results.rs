@@ -180,7 +180,10 @@ fn newreno_repairs_what_sack_repairs_only_slower() {
 #[test]
 fn slow_start_doubles_the_window_every_round_trip() {
     let forward = direction(Some(10_000_000_000), 50 * MS, 1 << 30);
-    let outcome = outcome(&path(forward, vec![flow("f", 0, 1, tcp("reno"))], SECOND));
+    let mut plan = tcp("reno");
+    // One that grows with the window is a segment short at times.
+    plan.sender.send_buffer = SendBuffer::Fixed(1 << 30);
+    let outcome = outcome(&path(forward, vec![flow("f", 0, 1, plan)], SECOND));
     let window_at = |time_us| outcome.tcp().find(|tcp| tcp.time_us == time_us).unwrap().cwnd_segments;
     // Established after 100 ms with 10 segments; all acknowledged one round trip later.
     assert_eq!(window_at(150_000), 10);

@@ -119,19 +119,22 @@ fn algorithm(cc: &str) -> Result<Algorithm, SimulationError> {
 /// # Errors
 /// When it cannot be simulated, or was stopped.
 pub fn run(plan: &Plan, tick: &mut dyn FnMut(Tick), stop: &AtomicBool) -> Result<Observed, SimulationError> {
-    run_held_up(plan, Dilation::NONE, &[], tick, stop)
+    run_held_up(plan, None, &[], tick, stop)
 }
 
-/// Runs a plan with hosts that are held up, and with clocks that did not slow down in a run of that dilation.
+/// Runs a plan with hosts that are held up, and, where it is the twin of an emulated run, with what the kernel did in
+/// a run of that dilation.
 fn run_held_up(
     plan: &Plan,
-    dilation: Dilation,
+    emulated: Option<Dilation>,
     hold_ups: &[HeldUp],
     tick: &mut dyn FnMut(Tick),
     stop: &AtomicBool,
 ) -> Result<Observed, SimulationError> {
     let Translation { mut scenario, unmodelled } = translate(plan)?;
-    slow_but_for_the_kernels_clocks(&mut scenario, dilation);
+    if let Some(dilation) = emulated {
+        do_as_the_kernel(&mut scenario, dilation);
+    }
     for node in &mut scenario.nodes {
         let mine = hold_ups.iter().filter(|held| held.host == node.name);
         let span = |held: &HeldUp| {
@@ -168,8 +171,9 @@ fn run_held_up(
 }
 
 /// What does not slow down with a run is shorter in the experiment's time: an acknowledgement is delayed by 40 ms of
-/// the kernel's.
-fn slow_but_for_the_kernels_clocks(scenario: &mut Scenario, dilation: Dilation) {
+/// the kernel's, a bundle is what leaves in a millisecond of it. And the kernel's senders wait with small bundles. Those
+/// that let less than a bundle wait unsent do not here: where their windows stop is chance (docs/design/simulator.md).
+fn do_as_the_kernel(scenario: &mut Scenario, dilation: Dilation) {
     let of_flows = scenario.flows.iter_mut().filter_map(|flow| match &mut flow.transport {
         Transport::Tcp(tcp) => Some([&mut tcp.sender, &mut tcp.receiver]),
         Transport::Udp(_) => None,
@@ -177,8 +181,17 @@ fn slow_but_for_the_kernels_clocks(scenario: &mut Scenario, dilation: Dilation) 
     let of_relays = scenario.relays.iter_mut().map(|relay| [&mut relay.client_side, &mut relay.server_side]);
     for end in of_flows.chain(of_relays).flatten() {
         end.ack_delay_ns /= u64::from(dilation.times());
+        end.times_slower = dilation.times();
+        let has_much = end.unsent_limit_bytes.is_none_or(|bytes| bytes >= BUNDLE_BYTES);
+        end.tso_win_divisor = end.tso_win_divisor.or(has_much.then_some(TSO_WIN_DIVISOR));
     }
 }
+
+/// The kernel's `net.ipv4.tcp_tso_win_divisor` where nobody sets it.
+const TSO_WIN_DIVISOR: u8 = 3;
+
+/// Payload of the greatest bundle.
+const BUNDLE_BYTES: u64 = 65_536;
 
 /// What the simulator makes of a plan that was carried out elsewhere; `None` when a person stopped it.
 pub fn twin(plan: &Plan, stop: &AtomicBool) -> Option<Twin> {
@@ -186,7 +199,7 @@ pub fn twin(plan: &Plan, stop: &AtomicBool) -> Option<Twin> {
 }
 
 fn twin_held_up(plan: &Plan, hold_ups: &[HeldUp], stop: &AtomicBool) -> Option<Twin> {
-    match run_held_up(plan, plan.dilation, hold_ups, &mut |_| {}, stop) {
+    match run_held_up(plan, Some(plan.dilation), hold_ups, &mut |_| {}, stop) {
         Ok(mut observed) => {
             record_free(plan, &mut observed.samples);
             let warnings = observed.samples.note.iter().filter(|note| note.level == "warning");

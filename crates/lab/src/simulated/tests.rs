@@ -342,7 +342,7 @@ fn judged(
     known: &[HeldUp],
 ) -> (f64, Option<(RunStatus, String)>, Twin) {
     let stop = AtomicBool::new(false);
-    let observed = run_held_up(made, Dilation::NONE, hold_ups, &mut |_| {}, &stop).unwrap();
+    let observed = run_held_up(made, None, hold_ups, &mut |_| {}, &stop).unwrap();
     let figures = metrics(made, &observed.samples, None);
     let mut own = twin(plan, &stop).unwrap();
     let others = (twins_by_chance(plan, &stop), known, twins_held_up(plan, known, &stop));
@@ -389,6 +389,9 @@ fn hold_ups_excuse_neither_another_queue_nor_another_congestion_control() {
     }
 }
 
+/// A bundle that waits leaves at once after a millisecond of nothing, so hold-ups change what waits.
+const NO_BUNDLE_WAITS: &str = "sysctls.\"net.ipv4.tcp_tso_win_divisor\"=255";
+
 #[test]
 fn hold_ups_that_a_path_does_not_feel_change_nothing_of_its_twins() {
     for change in [
@@ -396,7 +399,7 @@ fn hold_ups_that_a_path_does_not_feel_change_nothing_of_its_twins() {
         &["links.path.rate=20Mbit", "links.path.delay=5ms"],
         &["links.path.rate=50Mbit", "links.path.queue.limit=\"250KB\"", "sysctls.\"net.ipv4.tcp_sack\"=1"],
     ] {
-        let plan = plan(SHORT_QUEUE, "default", change);
+        let plan = plan(SHORT_QUEUE, "default", &[change, &[NO_BUNDLE_WAITS]].concat());
         let stop = AtomicBool::new(false);
         let free = goodput_bps(&twin(&plan, &stop).unwrap().metrics);
         for held in twins_held_up(&plan, &hold_ups(7, 60, 2_400), &stop) {
@@ -407,9 +410,13 @@ fn hold_ups_that_a_path_does_not_feel_change_nothing_of_its_twins() {
 }
 
 #[test]
-fn hold_ups_of_two_round_trips_make_a_queue_of_many_drop_no_more() {
-    let changes =
-        ["links.path.rate=100Mbit", "links.path.delay=\"200us\"", "sysctls.\"net.ipv4.tcp_sack\"=1"];
+fn hold_ups_of_two_round_trips_make_a_queue_of_many_drop_little_more() {
+    let changes = [
+        "links.path.rate=100Mbit",
+        "links.path.delay=\"200us\"",
+        "sysctls.\"net.ipv4.tcp_sack\"=1",
+        NO_BUNDLE_WAITS,
+    ];
     let plan = plan(SHORT_QUEUE, "default", &changes);
     let stop = AtomicBool::new(false);
     let dropped = |twin: &Twin| twin.metric("dropped_packets", "path/forward").unwrap();
@@ -417,7 +424,8 @@ fn hold_ups_of_two_round_trips_make_a_queue_of_many_drop_no_more() {
     assert!(dropped(&free) > 50.0, "{}", dropped(&free));
     for held in twins_held_up(&plan, &hold_ups(7, 2_000, 800), &stop).take(4) {
         let ratio = dropped(&held) / dropped(&free);
-        assert!((0.8..=1.2).contains(&ratio), "{ratio} of {}", dropped(&free));
+        // Acknowledgements are compressed for longer than this round trip, and a hold-up ends that.
+        assert!((0.8..=1.4).contains(&ratio), "{ratio} of {}", dropped(&free));
     }
 }
 
@@ -462,6 +470,21 @@ fn acknowledgements_of_a_slowed_runs_twin_are_delayed_as_long_as_that_runs_kerne
         [sender, receiver, client_side, server_side].map(|end| end.ack_delay_ns / 1_000_000)
     };
     assert_eq!(delays_ms(&scenario), [40; 4]);
-    slow_but_for_the_kernels_clocks(&mut scenario, Dilation::new(4).unwrap());
+    do_as_the_kernel(&mut scenario, Dilation::new(4).unwrap());
     assert_eq!(delays_ms(&scenario), [10; 4]);
+}
+
+#[test]
+fn senders_of_a_twin_wait_with_small_bundles_as_linux_does_but_for_those_that_let_little_wait() {
+    let bundles = |settings: &[&str]| {
+        let mut scenario = scenario(CONVERSION, "reno-end-to-end", settings);
+        do_as_the_kernel(&mut scenario, Dilation::new(4).unwrap());
+        let sender = &tcp(&scenario, "measured").sender;
+        (sender.tso_win_divisor, sender.times_slower)
+    };
+    assert_eq!(bundles(&[]), (Some(3), 4));
+    assert_eq!(bundles(&["sysctls.\"net.ipv4.tcp_tso_win_divisor\"=255"]), (Some(255), 4));
+    assert_eq!(bundles(&["sysctls.\"net.ipv4.tcp_notsent_lowat\"=16384"]), (None, 4));
+    let scenario = scenario(CONVERSION, "reno-end-to-end", &[]);
+    assert_eq!(tcp(&scenario, "measured").sender.tso_win_divisor, None, "simulated alone, nobody waits");
 }

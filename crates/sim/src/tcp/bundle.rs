@@ -27,12 +27,17 @@ pub enum Bundle {
 
 impl Sender {
     /// Segments of a bundle at most (tcp_tso_autosize).
-    fn bundle_segments(&self) -> u64 {
-        let rate_bytes = self.window_rate_bps().unwrap_or(0) / 8;
-        let shift = self.rtt.min_us() >> RTT_SHIFT;
+    pub(super) fn bundle_segments(&self) -> u64 {
+        let rate_bytes = self.window_rate_bps().unwrap_or(0) / 8 / u64::from(self.times_slower);
+        let shift = self.rtt.min_us().saturating_mul(self.times_slower) >> RTT_SHIFT;
         let more_bytes = BUNDLE_MOST_BYTES.checked_shr(shift).unwrap_or(0);
         let bytes = ((rate_bytes >> RATE_SHIFT) + more_bytes).min(BUNDLE_MOST_BYTES);
         (bytes / u64::from(self.mss_bytes)).max(LEAST_SEGMENTS)
+    }
+
+    /// Whether so much time has passed since something was sent that nothing waits for more.
+    fn is_new_burst(&self, now_ns: u64) -> bool {
+        now_ns > self.last_sent_ns + RECENT_NS / u64::from(self.times_slower)
     }
 
     /// Whether the next bundle leaves, where there is room for a segment in both windows. Senders that are paced, or
@@ -60,7 +65,7 @@ impl Sender {
         let is_worth = room_bytes >= most_segments * mss_bytes
             || (!may_grow && room_bytes >= ahead_bytes)
             || room_bytes >= worth_bytes;
-        if is_worth || self.ca_state >= CaState::Recovery || now_ns > self.last_sent_ns + RECENT_NS {
+        if is_worth || self.ca_state >= CaState::Recovery || self.is_new_burst(now_ns) {
             return leaves;
         }
         // Without anything in flight no acknowledgement will come, and the next one is far where the oldest is young.

@@ -138,6 +138,7 @@ impl Sender {
         let mut sent = false;
         let mut limit = Limit::None;
         let (mut bundle_segments, mut waits_for_cwnd) = (0, false);
+        let (mut in_skb, most_in_skb) = (0, self.bundle_segments());
         self.tell_sending(now_ns);
         while self.next_bytes < self.written_bytes && !self.is_pacing(now_ns) {
             if self.board.in_flight() >= self.control.cwnd() {
@@ -158,7 +159,8 @@ impl Sender {
             }
             bundle_segments -= 1;
             self.restart_after_idle(now_ns);
-            self.transmit_next(out);
+            self.transmit_next(in_skb == 0, out);
+            in_skb = (in_skb + 1) % most_in_skb;
             self.prr.1 += u32::from(self.in_reduction());
             sent = true;
         }
@@ -178,7 +180,7 @@ impl Sender {
     }
 
     /// Sends one new segment. The CWR flag answers an echo once (RFC 3168, section 6.1.2).
-    pub(super) fn transmit_next(&mut self, out: &mut Outlet) {
+    pub(super) fn transmit_next(&mut self, begins_skb: bool, out: &mut Outlet) {
         let now_ns = out.now_ns();
         if self.board.packets_out() == 0 {
             self.restart_rate(now_ns);
@@ -196,7 +198,7 @@ impl Sender {
             delivered_ns,
             delivered,
             length_bytes,
-            flags: if push { mark::PUSH } else { 0 },
+            flags: if push { mark::PUSH } else { 0 } | if begins_skb { mark::SKB } else { 0 },
         });
         self.next_bytes += u64::from(length_bytes);
         self.count_sent(length_bytes, now_ns);

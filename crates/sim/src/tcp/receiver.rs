@@ -18,6 +18,8 @@ const DUP_ACKS: u32 = 3;
 const COMPRESSED_MAX: u32 = 44;
 /// Longest delay of a compressed acknowledgement (tcp_comp_sack_delay_ns).
 const COMPRESSED_NS: u64 = 1_000_000;
+/// What its timer may be later, to fire with others (tcp_comp_sack_slack_ns): on a host with little to do it is.
+const COMPRESSED_SLACK_NS: u64 = 100_000;
 
 /// The receiving half.
 #[derive(Debug)]
@@ -58,6 +60,12 @@ pub struct Receiver {
     ack_now: bool,
     /// The sender had nothing more to send behind what has come.
     is_pushed: bool,
+    /// The sender had nothing more to send, twice (ICSK_ACK_PUSHED2).
+    is_pushed_again: bool,
+    /// When data last arrived in order.
+    arrived_ns: u64,
+    /// What arrives is answered with data, which will acknowledge it (pingpong mode): nothing is acknowledged quickly.
+    is_replying: bool,
     delay_at_ns: u64,
     compressed: u32,
     dup_acks: (u64, u32),
@@ -102,6 +110,9 @@ impl Receiver {
             unacked: 0,
             ack_now: false,
             is_pushed: false,
+            is_pushed_again: false,
+            arrived_ns: 0,
+            is_replying: false,
             delay_at_ns: NEVER,
             compressed: 0,
             dup_acks: (0, 0),
@@ -130,7 +141,7 @@ impl Receiver {
         self.note_ecn(segment);
         if segment.number < self.next || self.held.contains(segment.number) {
             self.duplicate = Some(segment.number);
-            self.quick = self.quick.max(2);
+            self.acknowledge_quickly();
             self.ack_now = true;
             return 0;
         }
@@ -147,13 +158,31 @@ impl Receiver {
         self.unacked += 1;
         // A hole closed: the sender should hear now.
         self.ack_now |= filled && self.held.is_empty();
-        self.is_pushed |= segment.has(flag::PSH);
+        self.arrived_ns = now_ns;
+        self.note_push(segment);
         if filled && !self.held.is_empty() {
             self.after_gap(now_ns, rtt_us);
         } else {
             self.after_data(now_ns);
         }
         bytes
+    }
+
+    /// What follows is acknowledged at once for a while (tcp_enter_quickack_mode).
+    fn acknowledge_quickly(&mut self) {
+        self.quick = self.quick.max(2);
+        self.is_replying = false;
+    }
+
+    fn is_quick(&self) -> bool {
+        self.quick > 0 && !self.is_replying
+    }
+
+    /// A segment that is not full ends a write, marked as its end or not (tcp_measure_rcv_mss).
+    fn note_push(&mut self, segment: &Segment) {
+        let is_full = u64::from(segment.payload_bytes) >= self.mss_bytes;
+        self.is_pushed_again |= !is_full && self.is_pushed;
+        self.is_pushed |= !is_full || segment.has(flag::PSH);
     }
 
     fn note_ecn(&mut self, segment: &Segment) {
@@ -164,7 +193,7 @@ impl Receiver {
         if segment.is_marked {
             self.marked += 1;
             if !self.demand_cwr {
-                self.quick = self.quick.max(2);
+                self.acknowledge_quickly();
                 self.demand_cwr = true;
             }
         }
@@ -241,7 +270,7 @@ impl Receiver {
     /// close the window: then it is told by who takes them, or late (__tcp_ack_snd_check).
     fn after_data(&mut self, now_ns: u64) {
         let is_open = self.window_bytes() >= self.last_window_bytes;
-        if self.owes_ack() && is_open || self.quick > 0 {
+        if self.owes_ack() && is_open || self.is_quick() {
             self.ack_now = true;
         } else if self.delay_at_ns == NEVER {
             self.delay_at_ns = now_ns + self.ack_delay_ns;
@@ -250,7 +279,7 @@ impl Receiver {
 
     /// Data are missing: each segment is acknowledged; after the third, several together (Linux 4.18).
     fn after_gap(&mut self, now_ns: u64, rtt_us: u32) {
-        if self.owes_ack() || self.quick > 0 || !self.with_sack || self.compressed >= COMPRESSED_MAX {
+        if self.owes_ack() || self.is_quick() || !self.with_sack || self.compressed >= COMPRESSED_MAX {
             self.ack_now = true;
             return;
         }
@@ -265,7 +294,8 @@ impl Receiver {
         self.compressed += 1;
         if self.compressed_at_ns == NEVER {
             // A twentieth of the round trip, at most 1 ms.
-            self.compressed_at_ns = now_ns + COMPRESSED_NS.min(u64::from(rtt_us) * 1000 / 20);
+            self.compressed_at_ns =
+                now_ns + COMPRESSED_NS.min(u64::from(rtt_us) * 1000 / 20) + COMPRESSED_SLACK_NS;
         }
     }
 
@@ -279,7 +309,8 @@ impl Receiver {
         }
         let (now, then) = (self.edge_bytes - self.bytes, self.window_bytes());
         let has_opened = 2 * now <= self.capacity_bytes && then >= 2 * now && then > 0;
-        let has_all = self.is_pushed && self.unread_bytes == 0;
+        let is_told = self.is_pushed_again || self.is_pushed && !self.is_replying;
+        let has_all = is_told && self.unread_bytes == 0;
         self.ack_now |= bytes > 0 && (self.owes_ack() || has_opened || has_all);
     }
 
@@ -336,9 +367,14 @@ impl Receiver {
             self.report(segment);
         }
         self.quick = self.quick.saturating_sub(u32::from(self.unacked > 0));
+        // An answer soon after data begins the mode, a delayed acknowledgement that no answer came for ends it.
+        let is_soon = self.bytes > 0 && segment.sent_ns < self.arrived_ns + self.ack_delay_ns;
+        let is_answer = segment.payload_bytes > 0 && is_soon;
+        self.is_replying = is_answer || self.is_replying && segment.sent_ns < self.delay_at_ns;
         (self.last_acked, self.last_acked_bytes) = (self.next, self.bytes);
         self.last_window_bytes = self.edge_bytes - self.bytes;
-        (self.unacked, self.compressed, self.ack_now, self.is_pushed) = (0, 0, false, false);
+        (self.unacked, self.compressed, self.ack_now) = (0, 0, false);
+        (self.is_pushed, self.is_pushed_again) = (false, false);
         (self.delay_at_ns, self.compressed_at_ns) = (NEVER, NEVER);
     }
 
@@ -406,6 +442,67 @@ mod tests {
         let bytes = receiver.on_data(&next, 0, 1000);
         receiver.read(bytes, 0);
         assert!(!receiver.wants_ack(0), "more may follow at once");
+    }
+
+    /// A receiver that answers what it has read at once, with data.
+    fn answering() -> Receiver {
+        let mut receiver = receiver(10_000, 2);
+        acks_of(&mut receiver, 18);
+        let mut answer = Segment { payload_bytes: 12, ..Segment::default() };
+        receiver.acknowledge(&mut answer);
+        receiver
+    }
+
+    #[test]
+    fn who_answers_acknowledges_nothing_quickly_until_an_answer_fails_to_come() {
+        let mut receiver = answering();
+        let push = |receiver: &mut Receiver| {
+            let last = Segment { flags: flag::PSH, ..data(receiver.next) };
+            let bytes = receiver.on_data(&last, 0, 1000);
+            receiver.read(bytes, 0);
+            receiver.wants_ack(0)
+        };
+        assert!(!push(&mut receiver), "the answer will carry it");
+        let late_ns = receiver.ack_delay_ns;
+        assert!(receiver.wants_ack(late_ns));
+        receiver.acknowledge(&mut Segment { sent_ns: late_ns, ..Segment::default() });
+        assert!(push(&mut receiver), "no answer came in time");
+    }
+
+    #[test]
+    fn who_answers_acknowledges_a_second_short_write_when_it_has_been_read() {
+        let mut receiver = answering();
+        let short = |receiver: &mut Receiver| {
+            let bytes = receiver.on_data(&Segment { payload_bytes: 10, ..data(receiver.next) }, 0, 1000);
+            receiver.read(bytes, 0);
+            receiver.wants_ack(0)
+        };
+        assert_eq!([short(&mut receiver), short(&mut receiver)], [false, true]);
+    }
+
+    #[test]
+    fn who_answers_compresses_acknowledgements_also_while_others_acknowledge_quickly() {
+        let opening = ReceiveBuffer::Auto { first_bytes: 2_000, most_bytes: 1 << 20 };
+        let acks = |answers: bool| {
+            let plan = EndpointPlan { receive_buffer: opening, ..EndpointPlan::default() };
+            let mut receiver = Receiver::new(&plan, 100);
+            acks_of(&mut receiver, 20);
+            receiver.quick = 1;
+            let payload_bytes = if answers { 12 } else { 0 };
+            receiver.acknowledge(&mut Segment { payload_bytes, ..Segment::default() });
+            let hole = receiver.next;
+            let arrives = |number| {
+                receiver.on_data(&data(number), 0, 100_000);
+                let wants = receiver.wants_ack(0);
+                if wants {
+                    ack_of(&mut receiver);
+                }
+                wants
+            };
+            (hole + 1..=hole + 10).map(arrives).filter(|wants| *wants).count()
+        };
+        assert_eq!(acks(true), DUP_ACKS as usize);
+        assert!(acks(false) > DUP_ACKS as usize, "{}", acks(false));
     }
 
     #[test]

@@ -16,6 +16,8 @@ pub mod mark {
     pub const EVER_RETRANS: u8 = 8;
     /// The application had no more to give.
     pub const PUSH: u8 = 16;
+    /// The first segment of a buffer of the kernel's, while that is kept by itself.
+    pub const SKB: u8 = 32;
 }
 
 /// One segment that was sent and not cumulatively acknowledged.
@@ -54,6 +56,8 @@ pub struct Scoreboard {
     pub retrans_out: u32,
     /// Segments ever taken for lost.
     pub losses: u64,
+    /// Buffers that hold the segments. Those that are selectively acknowledged are merged (tcp_shift_skb_data).
+    pub skbs: u64,
     sacked: Ranges,
     fresh: Vec<(u64, u64)>,
     /// Transmissions in order of time: RACK's view. An entry whose segment was sent again since is void.
@@ -101,6 +105,7 @@ impl Scoreboard {
     /// A segment was sent for the first time.
     pub fn push(&mut self, sent: Sent) {
         self.by_time.push_back((sent.sent_ns, self.next()));
+        self.skbs += u64::from(sent.has(mark::SKB));
         self.sent.push_back(sent);
     }
 
@@ -128,6 +133,7 @@ impl Scoreboard {
     pub fn pop(&mut self, with_sack: bool) -> Option<Sent> {
         let sent = self.sent.pop_front()?;
         self.una += 1;
+        self.skbs -= u64::from(sent.has(mark::SKB));
         self.retrans_out -= u32::from(sent.has(mark::RETRANS));
         self.lost_out -= u32::from(sent.has(mark::LOST));
         if with_sack {
@@ -217,10 +223,12 @@ impl Scoreboard {
     fn mark_sacked(&mut self, number: u64) {
         let sent = self.get_mut(number);
         let (lost, again) = (sent.has(mark::LOST), sent.has(mark::LOST) && sent.has(mark::RETRANS));
-        sent.flags |= mark::SACKED;
+        let skb = sent.has(mark::SKB);
+        sent.flags = sent.flags & !mark::SKB | mark::SACKED;
         if lost {
             sent.flags &= !(mark::LOST | mark::RETRANS);
         }
+        self.skbs -= u64::from(skb);
         self.lost_out -= u32::from(lost);
         self.retrans_out -= u32::from(again);
         self.sacked_out += 1;
@@ -309,6 +317,22 @@ mod tests {
         board.mark_lost(0);
         assert_eq!((board.in_flight(), board.next_lost(), board.losses), (2, Some(0), 3));
         assert!(board.counts_hold(true));
+    }
+
+    #[test]
+    fn buffers_are_counted_until_their_first_segment_is_acknowledged_or_merged() {
+        let mut board = Scoreboard::default();
+        for n in 0..6 {
+            let flags = if n % 2 == 0 { mark::SKB } else { 0 };
+            board.push(Sent { sent_ns: n, delivered_ns: 0, delivered: 0, length_bytes: 100, flags });
+        }
+        assert_eq!(board.skbs, 3);
+        board.sack(4, 6, |_, _| {});
+        assert_eq!(board.skbs, 2);
+        board.pop(true);
+        assert_eq!(board.skbs, 1);
+        while board.pop(true).is_some() {}
+        assert_eq!(board.skbs, 0);
     }
 
     #[test]

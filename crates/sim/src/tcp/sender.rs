@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     packet::{Segment, flag},
-    scenario::{EndpointPlan, reserved_bytes},
+    scenario::{EndpointPlan, SKB_BYTES, SendBuffer, reserved_bytes},
 };
 use longfat_cc::Tunables;
 
@@ -169,7 +169,10 @@ pub struct Sender {
     pub(super) with_ecn: bool,
     pub(super) is_paced: bool,
     pub(super) tso_win_divisor: Option<u8>,
+    pub(super) times_slower: u32,
     pub(super) buffer: (u64, u64),
+    /// What each buffer of the kernel's takes of it besides payload; a fixed one counts payload alone.
+    skb_bytes: u64,
     unsent_limit_bytes: u64,
     pub(super) timer: Timer,
     pub(super) high_seq: u64,
@@ -209,6 +212,7 @@ impl Sender {
         Sender {
             is_paced: plan.pacing || control.measures(),
             tso_win_divisor: plan.tso_win_divisor,
+            times_slower: plan.times_slower.max(1),
             control,
             board: Scoreboard::default(),
             rtt: Rtt::default(),
@@ -228,6 +232,7 @@ impl Sender {
             with_sack: plan.sack,
             with_ecn: plan.ecn,
             buffer: plan.send_buffer.bounds(mss_bytes),
+            skb_bytes: if matches!(plan.send_buffer, SendBuffer::Auto(_)) { SKB_BYTES } else { 0 },
             unsent_limit_bytes: plan.unsent_limit_bytes.unwrap_or(u64::MAX),
             timer: Timer::default(),
             high_seq: 0,
@@ -286,7 +291,8 @@ impl Sender {
 
     /// Bytes of the send buffer that hold nothing.
     pub(super) fn free_bytes(&self) -> u64 {
-        self.buffer.0.saturating_sub(self.written_bytes - self.acked_bytes)
+        let payload_bytes = self.written_bytes - self.acked_bytes;
+        self.buffer.0.saturating_sub(payload_bytes + self.board.skbs * self.skb_bytes)
     }
 
     /// Whether a writer that found no room is woken: a third of the buffer is free (sk_stream_is_writeable), and

@@ -148,7 +148,7 @@ impl Sender {
                 self.repeated_probes += 1;
                 self.send_again(self.board.next() - 1, out);
             } else {
-                self.transmit_next(out);
+                self.transmit_next(true, out);
             }
             self.probe_high = Some(self.board.next());
         }

@@ -45,8 +45,8 @@ pub struct RerunArgs {
     /// Where the new runs go, and stay [default: nowhere].
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Simulate the twins of valid runs again, and put them beside their runs. A run that is too far from its new twin
-    /// keeps its own, and is named.
+    /// Simulate the twins of runs again, and put them beside their runs. A run that is too far from its new twin
+    /// keeps its own, and is named; one that only its old twin spoke against is valid if the new one is close.
     #[arg(long, conflicts_with = "output")]
     twins: bool,
     /// What differs as JSON on standard output.
@@ -118,7 +118,7 @@ fn renew_twins(args: &RerunArgs) -> Outcome {
     let in_words = |came: &TwinAgain| match came {
         TwinAgain::Renewed => "its twin was simulated again".to_owned(),
         TwinAgain::Far(why) => format!("keeps its own twin: {why}"),
-        TwinAgain::Left => "has no twin, or is not valid".to_owned(),
+        TwinAgain::Left => "has no twin, or speaks against itself".to_owned(),
     };
     if args.json {
         let entry = |(run, came): &(PathBuf, TwinAgain)| serde_json::json!({ "run": run, "renewed": *came == TwinAgain::Renewed, "said": in_words(came) });
