@@ -102,6 +102,15 @@ def test_a_figure_that_is_far_from_its_twin_says_what_explains_it_or_that_nothin
     assert papers.beside(papers.Result(tmp_path / "none"), ROW, 1) == "–"
 
 
+def test_a_run_that_nothing_explains_is_no_valid_one_and_shown_as_what_it_is(tmp_path):
+    with_twins(tmp_path, 12.0, 67.0, chance=(66.0, 68.0))
+    file = tmp_path / "r1/manifest.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "status": "unexplained"}))
+    came_to = papers.Result(tmp_path)
+    assert papers.row_line(came_to, ROW, "", "emulated") == "| a flow | 20.0 | 12.0 ? | – | 67.0 |"
+    assert came_to.count() == "0 valid of 1 run" and came_to.cells([ROW]) == 0
+
+
 def test_a_ratio_is_explained_by_what_twins_of_either_side_came_to(tmp_path):
     came_to = with_twins(tmp_path, 30.0, 10.0, chance=(9.0, 31.0))
     other = {"case": "d", "status": "done", "reasons": [], "metrics": [{"metric": "goodput_bps", "of": "f", "value": 10.0}]}

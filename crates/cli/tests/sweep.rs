@@ -220,23 +220,26 @@ fn twins_are_simulated_again_and_what_is_too_far_from_its_new_one_keeps_its_own(
     let bench = Bench::new();
     bench.ends(0, &[&RUN[..], &["--set", "twin_limit=0.2"]].concat());
     assert_eq!(bench.ends(0, &["rerun", "out", "--twins"]).matches("has no twin").count(), 4);
-    let rewrite = |directory: &str, share_of_own: f64| {
+    let rewrite = |directory: &str, share_of_own: f64, status: RunStatus| {
         let mut run = RunDirectory::open(&bench.path(directory)).unwrap();
         let scaled = |metric: &Metric, share| Metric { value: metric.value * share, ..metric.clone() };
         let old = run.manifest.metrics.iter().map(|metric| scaled(metric, 2.0)).collect();
         let own = run.manifest.metrics.iter().map(|metric| scaled(metric, share_of_own)).collect();
         (run.manifest.metrics, run.manifest.backend) = (own, "emulated".into());
         run.manifest.twin = Some(Twin { metrics: old, ..Twin::default() });
-        run.manifest.status = RunStatus::Unexplained;
+        run.manifest.status = status;
         run.manifest.reasons = vec!["what the old twin says".into(), "a warning".into()];
         reseal_run(&run.path, &mut run.manifest).unwrap();
         run.manifest
     };
-    let (near, far) = ("out/rate=10Mbit/repeat=1", "out/rate=20Mbit/repeat=1");
-    let (before, kept) = (rewrite(near, 1.05), rewrite(far, 3.0));
+    let [near, far, still] =
+        ["out/rate=10Mbit/repeat=1", "out/rate=20Mbit/repeat=1", "out/rate=20Mbit/repeat=2"];
+    let before = rewrite(near, 1.05, RunStatus::Unexplained);
+    let kept = rewrite(far, 3.0, RunStatus::Done);
+    rewrite(still, 3.0, RunStatus::Unexplained);
     let said = bench.ends(1, &["rerun", "out", "--twins"]);
     assert!(
-        said.contains("keeps its own twin: goodput of") && said.contains("1 of 4 runs are too far"),
+        said.contains("is too far from its new twin: goodput of") && said.contains("2 of 4 runs are too far"),
         "{said}"
     );
     let after = RunDirectory::open(&bench.path(near)).unwrap().manifest;
@@ -249,6 +252,10 @@ fn twins_are_simulated_again_and_what_is_too_far_from_its_new_one_keeps_its_own(
     assert!(twin.renewed_unix_ms.is_some());
     bench.ends(0, &["verify", near]);
     assert_eq!(RunDirectory::open(&bench.path(far)).unwrap().manifest, kept);
+    let again = RunDirectory::open(&bench.path(still)).unwrap().manifest;
+    assert_eq!((again.status, again.reasons.len()), (RunStatus::Unexplained, 2));
+    assert!(again.reasons[0].starts_with("goodput of"), "{:?}", again.reasons);
+    assert!(again.twin.unwrap().renewed_unix_ms.is_some());
     bench.ends(2, &["rerun", "out", "--twins", "-o", "again"]);
 }
 

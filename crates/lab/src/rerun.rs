@@ -88,7 +88,7 @@ pub fn plan_of(run: &RunDirectory) -> Result<Plan, RerunError> {
 pub enum TwinAgain {
     /// The new twin stands beside the run now.
     Renewed,
-    /// The run is too far from it and keeps its own; why, in words.
+    /// The run is too far from it; why, in words. A valid run keeps its own.
     Far(String),
     /// The run has no twin, or failed by itself, or the simulation was interrupted.
     Left,
@@ -113,18 +113,28 @@ pub fn renew_twin(run: &mut RunDirectory, stop: &AtomicBool) -> Result<TwinAgain
         // Some twins were not made.
         return Ok(TwinAgain::Left);
     }
-    if let Some((_, why)) = far {
-        return Ok(TwinAgain::Far(why));
+    let was_valid = run.manifest.status == RunStatus::Done;
+    if let (Some((_, why)), true) = (&far, was_valid) {
+        return Ok(TwinAgain::Far(why.clone()));
+    }
+    if !was_valid {
+        // The old twin's verdict is the first reason, unless a stranger's manifest gives none.
+        let first = run.manifest.reasons.len().min(1);
+        run.manifest.reasons.drain(..first);
+        run.manifest.status = RunStatus::Done;
     }
     twin.renewed_unix_ms = Some(unix_ms_of(SystemTime::now()));
     run.manifest.twin = Some(twin);
-    if run.manifest.status != RunStatus::Done {
-        // The old twin's verdict is the first reason.
-        run.manifest.reasons.remove(0);
-        run.manifest.status = RunStatus::Done;
-    }
+    let came = match far {
+        Some((status, why)) => {
+            run.manifest.status = status;
+            run.manifest.reasons.insert(0, why.clone());
+            TwinAgain::Far(why)
+        }
+        None => TwinAgain::Renewed,
+    };
     reseal_run(&run.path, &mut run.manifest)?;
-    Ok(TwinAgain::Renewed)
+    Ok(came)
 }
 
 /// What a plan asks for that an experiment file would be refused for, and that would take all memory or time, or lead

@@ -2,7 +2,7 @@
 
 use crate::PathSpec;
 use longfat_cc::{Algorithm, Tunables, response::Law};
-use longfat_schema::units::Nanos;
+use longfat_schema::{send_buffer::reserved_bytes, units::Nanos};
 use serde::Serialize;
 
 /// Largest window TCP can announce: 65,535 shifted by at most 14 (RFC 7323, section 2.3).
@@ -28,6 +28,8 @@ pub struct WindowPlan {
     pub pipe_segments: u64,
     /// The window that both hosts must allow: payload in flight when path and queue are full, twice.
     pub bytes: u64,
+    /// Send buffer that holds the window with what the kernel keeps of each segment (tcp_sndbuf_expand).
+    pub send_buffer_bytes: u64,
     /// Smallest window scale (RFC 7323) that can announce it.
     pub scale: u8,
     /// Time in which the path carries the whole sequence space of 4 GiB; timestamps tell old from new (RFC 7323).
@@ -80,6 +82,7 @@ impl WindowPlan {
             pipe_bytes: path.pipe_bytes().ceil() as u64,
             pipe_segments: path.pipe_segments().ceil() as u64,
             bytes,
+            send_buffer_bytes: bytes.div_ceil(u64::from(path.mss_bytes())) * reserved_bytes(path.mss_bytes()),
             scale: (0..14).find(|scale| 65_535 << scale >= bytes).unwrap_or(14),
             sequence_wrap: Nanos(
                 ((1u64 << 32) as f64 * 8e9 / (path.rate.0 as f64 * path.payload_share())) as u64,
@@ -115,8 +118,8 @@ pub(crate) fn sysctls(window: &WindowPlan) -> Vec<SysctlPlan> {
         ),
         sysctl(
             "net.ipv4.tcp_wmem",
-            format!("{WMEM_FIRST} {}", most(window.bytes).max(16_384)),
-            "sender: what is in flight, and as much to go on with during a repair",
+            format!("{WMEM_FIRST} {}", most(window.send_buffer_bytes).max(16_384)),
+            "sender: the window, and the kernel's bookkeeping of each segment",
         ),
         sysctl("net.ipv4.tcp_window_scaling", "1".into(), "windows above 64 KiB (the default)"),
         sysctl(
@@ -138,7 +141,7 @@ pub(crate) fn notes(path: &PathSpec, window: &WindowPlan) -> Vec<String> {
             "one connection announces at most {WINDOW_MAX_BYTES} bytes (RFC 7323): this path needs at least {flows} flows"
         ));
     }
-    let buffers = (RECEIVE_OVERHEAD + 1) * window.bytes;
+    let buffers = RECEIVE_OVERHEAD * window.bytes + window.send_buffer_bytes;
     if buffers > BUFFER_MAX_BYTES {
         notes.push(format!("the hosts' net.ipv4.tcp_mem must allow {} MiB of buffers", buffers >> 20));
     }

@@ -31,6 +31,7 @@ pub mod record;
 #[cfg(feature = "store")]
 pub mod run;
 pub mod samples;
+pub mod send_buffer;
 pub mod spelling;
 pub mod text;
 pub mod units;

@@ -2,7 +2,7 @@
 
 use longfat_cc::{Algorithm, SettingError, Tunables, UnknownAlgorithm, queue::QueuePlan};
 use longfat_link::LinkPlan;
-use longfat_schema::arrivals::Arrivals;
+use longfat_schema::{arrivals::Arrivals, send_buffer::reserved_bytes};
 
 /// Initial window, in segments (RFC 6928).
 pub(crate) const INITIAL_WINDOW: u32 = 10;
@@ -329,19 +329,6 @@ pub(crate) fn refuse_unless(
     mend: &'static str,
 ) -> Result<(), ScenarioError> {
     if good { Ok(()) } else { Err(ScenarioError::Value { whose: whose.to_owned(), what, value, mend }) }
-}
-
-/// Header room and skb_shared_info of a kernel's buffer.
-const SKB_HEAD_BYTES: u32 = 320 + 320;
-/// The sk_buff itself.
-const SK_BUFF_BYTES: u64 = 256;
-/// What a kernel's buffer takes of a send buffer besides its payload (SKB_TRUESIZE).
-pub(crate) const SKB_BYTES: u64 = SKB_HEAD_BYTES as u64 + SK_BUFF_BYTES;
-
-/// What Linux reserves in the send buffer for a segment (tcp_sndbuf_expand): the buffer's head and payload, rounded up
-/// to a power of two, and the sk_buff.
-pub(crate) fn reserved_bytes(mss_bytes: u32) -> u64 {
-    u64::from((mss_bytes + SKB_HEAD_BYTES).next_power_of_two()) + SK_BUFF_BYTES
 }
 
 impl SendBuffer {

@@ -12,9 +12,10 @@ use super::{
 };
 use crate::{
     packet::{Segment, flag},
-    scenario::{EndpointPlan, SKB_BYTES, SendBuffer, reserved_bytes},
+    scenario::{EndpointPlan, SendBuffer},
 };
 use longfat_cc::Tunables;
+use longfat_schema::send_buffer::{SKB_BYTES, reserved_bytes};
 
 /// Duplicate acknowledgements that mean a loss (RFC 5681), and the reordering assumed at first (tcp_reordering).
 pub const DUP_THRESHOLD: u32 = 3;

@@ -46,7 +46,7 @@ pub struct RerunArgs {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Simulate the twins of runs again, and put them beside their runs. A run that is too far from its new twin
-    /// keeps its own, and is named; one that only its old twin spoke against is valid if the new one is close.
+    /// is named, and keeps its own if it is valid; one that only its old twin spoke against is valid if the new one is close.
     #[arg(long, conflicts_with = "output")]
     twins: bool,
     /// What differs as JSON on standard output.
@@ -117,7 +117,7 @@ fn renew_twins(args: &RerunArgs) -> Outcome {
     }
     let in_words = |came: &TwinAgain| match came {
         TwinAgain::Renewed => "its twin was simulated again".to_owned(),
-        TwinAgain::Far(why) => format!("keeps its own twin: {why}"),
+        TwinAgain::Far(why) => format!("is too far from its new twin: {why}"),
         TwinAgain::Left => "has no twin, or speaks against itself".to_owned(),
     };
     if args.json {
