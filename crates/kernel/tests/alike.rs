@@ -3,12 +3,9 @@
 
 mod bed;
 
-use bed::Bed;
+use bed::{Bed, until};
 use longfat_kernel::{alike::Alike, watch::Watching};
-use std::{
-    os::fd::OwnedFd,
-    time::{Duration, Instant},
-};
+use std::os::fd::OwnedFd;
 
 const OWN_MARK: u32 = 7;
 const NONE: [Vec<u32>; 2] = [const { Vec::new() }; 2];
@@ -32,11 +29,7 @@ fn programs(bed: &Bed) -> [Vec<u32>; 2] {
 /// Programs go with the last descriptor of their link. A child that another thread is about to start has one for a
 /// moment, too.
 fn settle(bed: &Bed, wanted: &[Vec<u32>; 2]) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while programs(bed) != *wanted {
-        assert!(Instant::now() < deadline, "{:?} instead of {wanted:?}", programs(bed));
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until(|| programs(bed) == *wanted, || format!("{:?} instead of {wanted:?}", programs(bed)));
 }
 
 fn attach(bed: &Bed, left: Vec<OwnedFd>) -> Alike {

@@ -5,7 +5,7 @@
 
 mod bed;
 
-use bed::{Bed, raw_socket, send_frames, send_to};
+use bed::{Bed, raw_socket, send_frames, send_to, until};
 use longfat_host::{
     Namespace,
     interface::Offload::{Gso, Tso},
@@ -356,20 +356,13 @@ fn a_killed_capture_leaves_nothing_attached_and_a_removed_interface_is_noticed()
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    until(|| programs(&bed.near) == 2);
+    let count = || format!("{} programs", programs(&bed.near));
+    until(|| programs(&bed.near) == 2, count);
     child.kill().unwrap();
     child.wait().unwrap();
-    until(|| programs(&bed.near) == 0);
+    until(|| programs(&bed.near) == 0, count);
     let capture = bed.attach(|_| {});
     assert!(capture.is_attached() && programs(&bed.near) == 2);
     bed.near.ip(&["link", "del", "eth0"]).unwrap();
-    until(|| !capture.is_attached());
-}
-
-fn until(holds: impl Fn() -> bool) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(20);
-    while !holds() {
-        assert!(std::time::Instant::now() < deadline, "it never came to be");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    until(|| !capture.is_attached(), || "it is attached".into());
 }

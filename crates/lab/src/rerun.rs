@@ -95,8 +95,8 @@ pub enum TwinAgain {
 }
 
 /// Simulates the twin of a run again: the simulator may have changed since. Twins that differ in chance alone are made
-/// where the run is far from it. Those with the machine's hold-ups cannot be: they take its samples. A run that only its
-/// old twin spoke against is valid beside a new one that it is close to.
+/// where the run is far from it. Those with the machine's hold-ups cannot be: they take its samples. A run that only
+/// its old twin spoke against is valid beside a new one that it is close to.
 ///
 /// # Errors
 /// The run's plan is not to be had, or its manifest not to be written.
@@ -113,28 +113,19 @@ pub fn renew_twin(run: &mut RunDirectory, stop: &AtomicBool) -> Result<TwinAgain
         // Some twins were not made.
         return Ok(TwinAgain::Left);
     }
-    let was_valid = run.manifest.status == RunStatus::Done;
-    if let (Some((_, why)), true) = (&far, was_valid) {
+    let is_valid = run.manifest.status == RunStatus::Done;
+    if let (true, Some((_, why))) = (is_valid, &far) {
         return Ok(TwinAgain::Far(why.clone()));
     }
-    if !was_valid {
-        // The old twin's verdict is the first reason, unless a stranger's manifest gives none.
-        let first = run.manifest.reasons.len().min(1);
-        run.manifest.reasons.drain(..first);
-        run.manifest.status = RunStatus::Done;
-    }
+    let (status, why) = far.map_or((RunStatus::Done, None), |(status, why)| (status, Some(why)));
+    // The old twin's verdict is the first reason.
+    let others = run.manifest.reasons.iter().skip(usize::from(!is_valid));
+    run.manifest.reasons = why.iter().chain(others).cloned().collect();
+    run.manifest.status = status;
     twin.renewed_unix_ms = Some(unix_ms_of(SystemTime::now()));
     run.manifest.twin = Some(twin);
-    let came = match far {
-        Some((status, why)) => {
-            run.manifest.status = status;
-            run.manifest.reasons.insert(0, why.clone());
-            TwinAgain::Far(why)
-        }
-        None => TwinAgain::Renewed,
-    };
     reseal_run(&run.path, &mut run.manifest)?;
-    Ok(came)
+    Ok(why.map_or(TwinAgain::Renewed, TwinAgain::Far))
 }
 
 /// What a plan asks for that an experiment file would be refused for, and that would take all memory or time, or lead

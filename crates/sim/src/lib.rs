@@ -27,3 +27,4 @@ pub use scenario::{
     EndpointPlan, FlowPlan, HoldUp, LinkBetween, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError,
     SendBuffer, TcpPlan, Transport, UdpPlan,
 };
+pub use tcp::BUNDLE_MOST_BYTES;

@@ -2,7 +2,10 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_host::{Lease, Namespace, interface};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::{
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    time::{Duration, Instant},
+};
 
 /// Both have `eth0`: 10.74.0.1 and fd74::1 are near, 10.74.0.2 and fd74::2 far.
 pub struct Bed {
@@ -62,4 +65,13 @@ pub fn send_frames(frame: &[u8], count: usize) {
         unsafe { (std::mem::zeroed(), libc::if_nametoindex(c"eth0".as_ptr())) };
     (to.sll_family, to.sll_halen, to.sll_ifindex) = (libc::AF_PACKET as u16, 6, index as i32);
     send_to(&raw_socket(libc::AF_PACKET, 0), frame, count, &to);
+}
+
+/// Waits for what happens a moment later; `tell` says how it stands.
+pub fn until(holds: impl Fn() -> bool, tell: impl Fn() -> String) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "it never came to be: {}", tell());
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -20,7 +20,7 @@ use longfat_schema::{
     record::{Note, Record},
     run::Twin,
 };
-use longfat_sim::{HoldUp, Scenario, ScenarioError, Transport};
+use longfat_sim::{BUNDLE_MOST_BYTES, HoldUp, Scenario, ScenarioError, Transport};
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, Ordering},
@@ -171,8 +171,9 @@ fn run_held_up(
 }
 
 /// What does not slow down with a run is shorter in the experiment's time: an acknowledgement is delayed by 40 ms of
-/// the kernel's, a bundle is what leaves in a millisecond of it. And the kernel's senders wait with small bundles. Those
-/// that let less than a bundle wait unsent do not here: where their windows stop is chance (docs/design/simulator.md).
+/// the kernel's, a bundle is what leaves in a millisecond of it. And the kernel's senders wait with small bundles.
+/// Those that let less than a bundle wait unsent do not here: where their windows stop is chance
+/// (docs/design/simulator.md).
 fn do_as_the_kernel(scenario: &mut Scenario, dilation: Dilation) {
     let of_flows = scenario.flows.iter_mut().filter_map(|flow| match &mut flow.transport {
         Transport::Tcp(tcp) => Some([&mut tcp.sender, &mut tcp.receiver]),
@@ -182,16 +183,13 @@ fn do_as_the_kernel(scenario: &mut Scenario, dilation: Dilation) {
     for end in of_flows.chain(of_relays).flatten() {
         end.ack_delay_ns /= u64::from(dilation.times());
         end.times_slower = dilation.times();
-        let has_much = end.unsent_limit_bytes.is_none_or(|bytes| bytes >= BUNDLE_BYTES);
+        let has_much = end.unsent_limit_bytes.is_none_or(|bytes| bytes >= BUNDLE_MOST_BYTES);
         end.tso_win_divisor = end.tso_win_divisor.or(has_much.then_some(TSO_WIN_DIVISOR));
     }
 }
 
 /// The kernel's `net.ipv4.tcp_tso_win_divisor` where nobody sets it.
 const TSO_WIN_DIVISOR: u8 = 3;
-
-/// Payload of the greatest bundle.
-const BUNDLE_BYTES: u64 = 65_536;
 
 /// What the simulator makes of a plan that was carried out elsewhere; `None` when a person stopped it.
 pub fn twin(plan: &Plan, stop: &AtomicBool) -> Option<Twin> {

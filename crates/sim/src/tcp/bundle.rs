@@ -5,7 +5,7 @@
 use super::sender::{CaState, Sender};
 
 /// Most bytes of a bundle (sk_gso_max_size, less the headers).
-const BUNDLE_MOST_BYTES: u64 = 65_536 - 320;
+pub const BUNDLE_MOST_BYTES: u64 = 65_536 - 320;
 /// A bundle is a millisecond's worth (sk_pacing_shift 10), and more where the path is short (tcp_tso_rtt_log 9).
 const RATE_SHIFT: u32 = 10;
 const RTT_SHIFT: u32 = 9;

@@ -18,6 +18,8 @@ pub mod sender;
 mod timer;
 mod window;
 
+pub use bundle::BUNDLE_MOST_BYTES;
+
 use crate::{
     net::Net,
     packet::{Segment, flag},

@@ -46,7 +46,8 @@ pub struct RerunArgs {
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
     /// Simulate the twins of runs again, and put them beside their runs. A run that is too far from its new twin
-    /// is named, and keeps its own if it is valid; one that only its old twin spoke against is valid if the new one is close.
+    /// is named, and keeps its own if it is valid; one that only its old twin spoke against is valid if the new one
+    /// is close.
     #[arg(long, conflicts_with = "output")]
     twins: bool,
     /// What differs as JSON on standard output.
