@@ -10,6 +10,7 @@ use crate::{
     spec::check::STREAMS_MAX,
 };
 use longfat_host::sysctl::is_net;
+use longfat_link::plan::DirectionPlan;
 use longfat_schema::run::{
     FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, RunStatus, is_plain_name,
     is_plain_path, read_rows, reseal_run,
@@ -106,7 +107,8 @@ pub fn renew_twin(run: &mut RunDirectory, stop: &AtomicBool) -> Result<TwinAgain
         return Ok(TwinAgain::Left);
     }
     let Some(mut twin) = simulated::twin(&plan, stop) else { return Ok(TwinAgain::Left) };
-    let others = (simulated::twins_by_chance(&plan, stop), &[][..], std::iter::empty());
+    let by_chance = simulated::twins_by_chance(&plan, &run.manifest.metrics, stop);
+    let others = (by_chance, &[][..], std::iter::empty());
     let samples = Samples::default();
     let far = judge::beside_twins(&plan, &run.manifest.metrics, &samples, &mut twin, others);
     if stop.load(Ordering::Acquire) {
@@ -142,8 +144,11 @@ pub fn beyond(plan: &Plan) -> Option<String> {
     {
         return Some(format!("a window from {} to {} us", plan.window_start_us, plan.window_end_us));
     }
-    if plan.sample_every_us < 1000 {
+    if !(1000..=SPAN_MAX_US).contains(&plan.sample_every_us) {
         return Some(format!("samples every {} us", plan.sample_every_us));
+    }
+    if plan.start_within_us > SPAN_MAX_US {
+        return Some(format!("flows that begin within {} us", plan.start_within_us));
     }
     let is_host = |name: &String| plan.hosts.iter().any(|host| host.name == *name);
     let ends = plan.links.iter().flat_map(|link| &link.ends).map(|end| &end.host);
@@ -152,7 +157,26 @@ pub fn beyond(plan: &Plan) -> Option<String> {
     if let Some(name) = ends.chain(places).chain(flows).find(|name| !is_host(name)) {
         return Some(format!("names a host {name:?} that it does not have"));
     }
-    plan.flows.iter().find_map(beyond_of_flow)
+    let paths = plan.links.iter().filter_map(|cable| Some((&cable.name, cable.path.as_ref()?)));
+    let directions = paths.flat_map(|(name, path)| [(name, &path.forward), (name, &path.backward)]);
+    directions
+        .into_iter()
+        .find_map(beyond_of_direction)
+        .or_else(|| plan.flows.iter().find_map(beyond_of_flow))
+}
+
+fn beyond_of_direction((name, direction): (&String, &DirectionPlan)) -> Option<String> {
+    let changes = direction.schedule.iter();
+    let lines = changes.clone().map(|change| &change.line).chain([&direction.line]);
+    let times = lines.flat_map(|line| [line.delay_ns, line.jitter_ns]);
+    let times = times.chain(changes.map(|change| change.at_ns)).chain(direction.repeats_ns);
+    let longest_ns = times.max().unwrap_or(0);
+    if longest_ns / 1000 > SPAN_MAX_US {
+        return Some(format!("link {name:?} with a time of {longest_ns} ns"));
+    }
+    // One that begins anew without end would never let time go on.
+    let repeats_ns = direction.repeats_ns.filter(|every_ns| *every_ns < 1_000_000)?;
+    Some(format!("link {name:?} with a schedule that repeats every {repeats_ns} ns"))
 }
 
 fn beyond_of_flow(flow: &FlowPlan) -> Option<String> {
@@ -299,6 +323,7 @@ fn of_columns(then: &Value, now: &Value) -> String {
 mod tests {
     use super::*;
     use crate::plan::tests_support::plan;
+    use longfat_link::plan::LinkPlan;
     use serde_json::json;
 
     #[test]
@@ -323,10 +348,14 @@ mod tests {
         assert!(outside(&case).is_some());
     }
 
+    fn first_path(plan: &mut Plan) -> &mut LinkPlan {
+        plan.links.iter_mut().find_map(|cable| cable.path.as_mut()).unwrap()
+    }
+
     #[test]
     fn plans_that_ask_for_all_memory_or_time_or_lead_nowhere_are_refused() {
         assert_eq!(beyond(&plan()), None);
-        let changes: [fn(&mut Plan); 13] = [
+        let changes: [fn(&mut Plan); 18] = [
             |plan| plan.flows[0].streams = u32::MAX,
             |plan| plan.flows[0].streams = 0,
             |plan| plan.flows[0].stagger_us = u64::MAX,
@@ -339,6 +368,11 @@ mod tests {
             |plan| plan.window_start_us = i64::MIN,
             |plan| plan.window_start_us = plan.window_end_us + 1,
             |plan| plan.sample_every_us = 0,
+            |plan| plan.sample_every_us = u64::MAX,
+            |plan| plan.start_within_us = u64::MAX,
+            |plan| first_path(plan).forward.line.delay_ns = u64::MAX,
+            |plan| first_path(plan).backward.line.jitter_ns = u64::MAX,
+            |plan| first_path(plan).forward.repeats_ns = Some(1),
             |plan| plan.hosts = vec![plan.hosts[0].clone(); PARTS_MAX + 1],
         ];
         for (number, change) in changes.iter().enumerate() {

@@ -112,7 +112,7 @@ fn write_all(
     let limit = RateLimit::new(plan.stream_rate_bps(stream));
     let mut writer =
         BlockWriter::new(socket, pattern, plan).map_err(|error| format!("zero-copy: {error}"))?;
-    let room = Room::of(socket, plan).map_err(|error| error.to_string())?;
+    let mut room = Room::of(socket, plan).map_err(|error| error.to_string())?;
     let mut took_ns = start_ns;
     while *position < total {
         let now = monotonic_ns();
@@ -130,7 +130,7 @@ fn write_all(
             continue;
         }
         let length = (total - *position).min(room.most_bytes);
-        match room.offer(now, |now_ns| writer.write(*position, length, now_ns)) {
+        match room.offer(now, length, |now_ns| writer.write(*position, length, now_ns)) {
             Ok(0) => return Err("the connection took no more bytes".to_owned()),
             Ok(count) => {
                 *position += count;

@@ -18,7 +18,13 @@ use longfat_schema::{
     SCHEMA_VERSION,
     run::{PLAN_FILE, Provenance, RunManifest, RunStatus, RunWriter, seal_run, write_json},
 };
-use std::{borrow::Cow, fs, io, path::Path, sync::atomic::AtomicBool, time::SystemTime};
+use std::{
+    borrow::Cow,
+    fs, io,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    time::SystemTime,
+};
 
 /// Backend that carries a plan out, and what it needs for that.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +153,11 @@ impl Carrier<'_> {
         manifest.started_unix_ms = started_unix_ms;
         let with_twin = matches!(self.backend, Backend::Emulated { twins: true, .. });
         if with_twin && manifest.status == RunStatus::Done {
-            put_beside_twin(plan, &mut manifest, &observed.samples, stop);
+            let is_judged = put_beside_twin(plan, &mut manifest, &observed.samples, stop);
+            if !is_judged {
+                clear(directory)?;
+                return Ok(None);
+            }
         }
         manifest.reasons.extend_from_slice(earlier);
         let mut writer = RunWriter::create(directory)?;
@@ -220,17 +230,23 @@ impl Carrier<'_> {
 }
 
 /// Gives a run its twin. What that speaks against is unexplained, or invalid where hold-ups of the machine explain it.
-fn put_beside_twin(plan: &Plan, manifest: &mut RunManifest, samples: &Samples, stop: &AtomicBool) {
-    let Some(mut twin) = simulated::twin(plan, stop) else { return };
+/// Returns whether all twins were made that this takes: a person may stop it.
+fn put_beside_twin(plan: &Plan, manifest: &mut RunManifest, samples: &Samples, stop: &AtomicBool) -> bool {
+    let Some(mut twin) = simulated::twin(plan, stop) else { return false };
     let hold_ups = judge::held_up(plan, samples);
-    let by_chance = simulated::twins_by_chance(plan, stop);
+    let by_chance = simulated::twins_by_chance(plan, &manifest.metrics, stop);
     let held_up = simulated::twins_held_up(plan, &hold_ups, stop);
     let others = (by_chance, &hold_ups[..], held_up);
-    if let Some((status, reason)) = judge::beside_twins(plan, &manifest.metrics, samples, &mut twin, others) {
+    let found = judge::beside_twins(plan, &manifest.metrics, samples, &mut twin, others);
+    if twin.chance.is_some() && stop.load(Ordering::Acquire) {
+        return false;
+    }
+    if let Some((status, reason)) = found {
         manifest.status = status;
         manifest.reasons.insert(0, reason);
     }
     manifest.twin = Some(twin);
+    true
 }
 
 fn emulate(

@@ -18,7 +18,7 @@ use longfat_link::model::random::Random;
 use longfat_schema::{
     own_time::Dilation,
     record::{Note, Record},
-    run::Twin,
+    run::{Metric, Twin},
 };
 use longfat_sim::{BUNDLE_MOST_BYTES, HoldUp, Scenario, ScenarioError, Transport};
 use std::{
@@ -209,13 +209,45 @@ fn twin_held_up(plan: &Plan, hold_ups: &[HeldUp], stop: &AtomicBool) -> Option<T
     }
 }
 
-/// What the simulator makes of the same plan under other seeds, made as they are asked for.
-pub fn twins_by_chance(plan: &Plan, stop: &AtomicBool) -> impl Iterator<Item = Twin> {
+/// What the simulator makes of the same plan under other seeds, with packets about as late as a run's own `figures` say of
+/// its links, made as they are asked for. On a path where nothing is drawn a few microseconds may decide whether a flow
+/// loses two segments or three, and how long it repairs them.
+pub fn twins_by_chance<'a>(
+    plan: &Plan,
+    figures: &[Metric],
+    stop: &'a AtomicBool,
+) -> impl Iterator<Item = Twin> + use<'a> {
+    let plan = as_late(plan, figures);
     (1..SEEDS).map_while(move |number| {
         let seed = seed_of(plan.seed, &["twin", &number.to_string()]);
-        twin(&with_seed(plan, seed), stop)
+        twin(&with_seed(&plan, seed), stop)
     })
 }
+
+/// A plan whose packets arrive later, each by as much as chance has it: on an average by a quarter of what 99 in 100 of the
+/// run's kept to.
+fn as_late(plan: &Plan, figures: &[Metric]) -> Plan {
+    let mut plan = plan.clone();
+    for cable in &mut plan.links {
+        let Some(path) = &mut cable.path else { continue };
+        for (name, direction) in [("forward", &mut path.forward), ("backward", &mut path.backward)] {
+            let of = format!("{}/{name}", cable.name);
+            let late = figures.iter().find(|figure| figure.metric == "late_p99_us" && figure.of == of);
+            let Some(late) = late.filter(|_| !direction.reorder) else { continue };
+            let late_ns = (late.value / 2.0).clamp(LATE_LEAST_US, LATE_MOST_US) * 1000.0;
+            let lines = direction.schedule.iter_mut().map(|change| &mut change.line);
+            lines
+                .chain([&mut direction.line])
+                .for_each(|line| line.jitter_ns = line.jitter_ns.max(late_ns as u64));
+        }
+    }
+    plan
+}
+
+/// No host is more exact, whatever is left of its lateness in a slowed run's time.
+const LATE_LEAST_US: f64 = 1.0;
+/// What is later is a hold-up.
+const LATE_MOST_US: f64 = 100.0;
 
 /// What the simulator makes of the same plan when its hosts are held up as the run's were: first at the same times,
 /// then all of them later by a time that is drawn. None where there were no hold-ups.
@@ -236,13 +268,14 @@ fn at_another_time(plan: &Plan, hold_ups: &[HeldUp], number: u32, seed: u64) -> 
     let length_us = plan.window_end_us.max(1);
     let mut random = Random::new(seed, 0);
     let drawn_us = random.up_to(length_us.unsigned_abs()) as i64;
-    let later_us = if number == 0 { 0 } else { drawn_us };
+    let is_moved = number > 0;
     let mut moved = |held: &HeldUp| {
         let for_us = held.to_us - held.from_us + random.up_to(held.earlier_us) as i64;
-        let to_us = (held.to_us + later_us).rem_euclid(length_us);
+        let to_us = if is_moved { (held.to_us + drawn_us).rem_euclid(length_us) } else { held.to_us };
         HeldUp { host: held.host.clone(), from_us: to_us - for_us, to_us, earlier_us: 0 }
     };
-    let during = hold_ups.iter().filter(|held| held.from_us >= 0);
+    // What came after the window decided nothing in it.
+    let during = hold_ups.iter().filter(|held| (0..length_us).contains(&held.from_us));
     during.map(&mut moved).collect()
 }
 
@@ -250,7 +283,7 @@ fn at_another_time(plan: &Plan, hold_ups: &[HeldUp], number: u32, seed: u64) -> 
 const TWINS_HELD_UP: u32 = 16;
 
 /// Twins of a run, its own among them, before it counts as far from what chance can do.
-const SEEDS: u32 = 5;
+const SEEDS: u32 = 10;
 
 /// A plan with every random choice drawn anew.
 fn with_seed(plan: &Plan, seed: u64) -> Plan {

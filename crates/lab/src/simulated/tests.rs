@@ -253,13 +253,13 @@ fn figures_of_change(schedule: &str) -> impl Fn(&str) -> Option<f64> {
 }
 
 #[test]
-fn a_delay_that_rises_a_hundredfold_makes_spurious_timeouts_and_a_dead_path_others() {
-    let of = figures_of_change("{ at = '3s', rate = '40Mbit', delay = '300ms' }");
+fn a_delay_that_rises_more_than_a_hundredfold_makes_spurious_timeouts_and_a_dead_path_others() {
+    let of = figures_of_change("{ at = '3s', rate = '40Mbit', delay = '400ms' }");
     let (timeouts, spurious) = (of("timeouts").unwrap(), of("spurious_timeouts").unwrap());
     assert!(timeouts >= 1.0 && spurious == timeouts, "{timeouts} timeouts, {spurious} of them spurious");
     // The sender finds out by the first acknowledgement, less than a round trip of the new path later.
     let undone_us = of("timeout_undo_us").unwrap();
-    assert!(undone_us <= 606_000.0, "{undone_us}");
+    assert!(undone_us <= 806_000.0, "{undone_us}");
     let of = figures_of_change("{ at = '3s', loss = 1.0 }, { at = '5s', loss = 0.0 }");
     assert!(of("timeouts").unwrap() >= 1.0);
     assert_eq!((of("spurious_timeouts"), of("timeout_undo_us")), (Some(0.0), None));
@@ -345,7 +345,7 @@ fn judged(
     let observed = run_held_up(made, None, hold_ups, &mut |_| {}, &stop).unwrap();
     let figures = metrics(made, &observed.samples, None);
     let mut own = twin(plan, &stop).unwrap();
-    let others = (twins_by_chance(plan, &stop), known, twins_held_up(plan, known, &stop));
+    let others = (twins_by_chance(plan, &[], &stop), known, twins_held_up(plan, known, &stop));
     let found = judge::beside_twins(plan, &figures, &observed.samples, &mut own, others);
     (goodput_bps(&figures), found, own)
 }
@@ -356,19 +356,49 @@ fn two_of_three(hold_ups: &[HeldUp]) -> Vec<HeldUp> {
 }
 
 #[test]
-fn a_run_that_short_hold_ups_decided_is_their_doing_and_not_unexplained() {
+fn packets_of_twins_by_chance_are_about_as_late_as_the_runs() {
     let plan = plan(SHORT_QUEUE, "default", &[]);
-    let held = hold_ups(5, 40, 3_000);
-    let known = two_of_three(&held);
-    let (goodput, found, twin) = judged(&plan, &plan, &held, &known);
-    let (status, reason) = found.unwrap();
-    assert_eq!(status, RunStatus::Invalid, "{reason}");
-    assert!(reason.contains(" with the machine's 27 hold-ups of up to 3.0 ms"), "{reason}");
-    let range = |ranges: &Option<Ranges>| ranges.as_ref().unwrap().range("goodput_bps", "f").unwrap();
-    let [least, greatest] = range(&twin.held_up);
-    assert!((0.9 * least..=1.1 * greatest).contains(&goodput), "{least} to {greatest}: {goodput}");
-    let [least, greatest] = range(&twin.chance);
-    assert_eq!(least, greatest, "nothing on this path is chance");
+    let late =
+        |of: &str, value: f64| Metric { metric: "late_p99_us".into(), of: of.into(), stream: None, value };
+    let jitter_us = |figures: &[Metric]| {
+        let path = as_late(&plan, figures).links[0].path.clone().unwrap();
+        [path.forward, path.backward].map(|direction| direction.line.jitter_ns / 1000)
+    };
+    assert_eq!(jitter_us(&[]), [0, 0], "nothing is known of them");
+    assert_eq!(jitter_us(&[late("path/forward", 10.0), late("path/backward", 0.0)]), [5, 1]);
+    assert_eq!(jitter_us(&[late("path/forward", 1e9), late("other/backward", 9.0)]), [100, 0]);
+    // Whether two segments are lost or three is decided by microseconds on this path.
+    let stop = AtomicBool::new(false);
+    let figures = [late("path/forward", 10.0), late("path/backward", 10.0)];
+    let goodputs: BTreeSet<u64> =
+        twins_by_chance(&plan, &figures, &stop).map(|twin| goodput_bps(&twin.metrics) as u64).collect();
+    assert!(goodputs.len() > 3, "{goodputs:?}");
+}
+
+/// A machine does not tell of all its hold-ups, and a few twins are a few draws: not every such run is explained.
+#[test]
+fn most_runs_that_short_hold_ups_decided_are_their_doing_and_not_unexplained() {
+    let plan = plan(SHORT_QUEUE, "default", &[]);
+    let (mut explained, mut unexplained) = (0, 0);
+    for seed in 1..=20 {
+        let held = hold_ups(seed, 40, 3_000);
+        let known = two_of_three(&held);
+        let (goodput, found, twin) = judged(&plan, &plan, &held, &known);
+        let Some((status, reason)) = found else { continue };
+        let range = |ranges: &Option<Ranges>| ranges.as_ref().unwrap().range("goodput_bps", "f").unwrap();
+        let [least, greatest] = range(&twin.chance);
+        assert_eq!(least, greatest, "nothing on this path is chance");
+        let [least, greatest] = range(&twin.held_up);
+        let is_among = (0.9 * least..=1.1 * greatest).contains(&goodput);
+        assert_eq!(status == RunStatus::Invalid, is_among, "{reason}");
+        assert!(reason.contains(" with the machine's 27 hold-ups of up to 3.0 ms"), "{reason}");
+        if is_among {
+            explained += 1;
+        } else {
+            unexplained += 1;
+        }
+    }
+    assert!(explained > unexplained && explained > 5, "{explained} of {}", explained + unexplained);
 }
 
 #[test]

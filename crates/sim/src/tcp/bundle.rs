@@ -13,7 +13,7 @@ const RTT_SHIFT: u32 = 9;
 const LEAST_SEGMENTS: u64 = 2;
 /// Where no share of the window is set, so many segments are worth sending (tcp_max_tso_deferred_mss).
 const WORTH_SEGMENTS: u64 = 3;
-/// A write so long ago belongs to another burst: nothing waits for more.
+/// A write so long ago belongs to another burst: nothing waits for more. Nor for an acknowledgement that is further away.
 const RECENT_NS: u64 = 1_000_000;
 
 /// What becomes of the next bundle.
@@ -68,11 +68,11 @@ impl Sender {
         if is_worth || self.ca_state >= CaState::Recovery || self.is_new_burst(now_ns) {
             return leaves;
         }
-        // Without anything in flight no acknowledgement will come, and the next one is far where the oldest is young.
-        let oldest = (self.board.packets_out() > 0).then(|| self.board.get(self.board.una));
-        let half_rtt_ns = u64::from(self.rtt.srtt_us()) * 500;
-        match oldest {
-            Some(oldest) if now_ns - oldest.sent_ns >= half_rtt_ns => {
+        // Without anything in flight no acknowledgement will come, and what is far is not waited for.
+        let rtt_ns = u64::from(self.rtt.srtt_us()) * 1000;
+        let near_ns = (rtt_ns / 2).min(RECENT_NS / u64::from(self.times_slower));
+        match self.board.head() {
+            Some(oldest) if oldest.sent_ns + rtt_ns <= now_ns + near_ns => {
                 let by_cwnd = by_cwnd_bytes < by_peer_bytes && by_cwnd_bytes <= ahead_bytes;
                 Bundle::Waits { by_cwnd }
             }

@@ -7,9 +7,12 @@
 use super::{
     scoreboard::{Verdict, mark},
     sender::{CaState, DUP_THRESHOLD, Found, Rexmit, Sender},
-    timer::{Kind, TIMER_MIN_NS},
+    timer::Kind,
 };
 use longfat_cc::WINDOW_MAX;
+
+/// Recoveries for which a longer reordering window is kept (TCP_RACK_RECOVERY_THRESH).
+const RECOVERIES: u32 = 16;
 
 impl Sender {
     /// Decides about loss, and leaves in `rexmit` what may be sent for it.
@@ -19,7 +22,7 @@ impl Sender {
         if found.not_dup && !alert && self.ca_state == CaState::Open {
             return;
         }
-        found.dup_acks = u32::from(!found.not_dup && !found.advanced && !found.dsack);
+        found.dup_acks = u32::from(!found.not_dup && !found.advanced && !found.dsack && !found.is_old);
         if found.ece {
             self.prior_ssthresh = 0;
         }
@@ -137,7 +140,8 @@ impl Sender {
     /// The head is lost after three duplicates, and at every partial acknowledgement (RFC 6582).
     fn newreno_mark_lost(&mut self, advanced: bool) {
         let third = self.ca_state < CaState::Recovery && self.board.sacked_out >= self.reordering;
-        if third || (self.ca_state == CaState::Recovery && advanced) {
+        let is_known = self.board.head().is_some_and(|head| head.has(mark::LOST));
+        if !is_known && (third || (self.ca_state == CaState::Recovery && advanced)) {
             self.board.mark_lost(self.board.una);
         }
     }
@@ -151,7 +155,7 @@ impl Sender {
         match self.rack_detect(now_ns) {
             0 => false,
             wait_ns => {
-                self.timer.set(Kind::Reordering, now_ns + wait_ns + TIMER_MIN_NS);
+                self.timer.set(Kind::Reordering, now_ns + wait_ns + self.timer_min_ns());
                 true
             }
         }
@@ -175,6 +179,21 @@ impl Sender {
         wait_ns
     }
 
+    /// RFC 8985, section 6.2, step 4: a window that was too short, as duplicates tell, is a quarter of the round trip longer
+    /// for sixteen recoveries (tcp_rack_update_reo_wnd). At most once in a round trip.
+    pub(super) fn widen_reorder_window(&mut self, found: &Found) {
+        let Some((prior_delivered, _)) = found.rate_from else { return };
+        let delivered = self.delivered().0;
+        let rack = &mut self.rack;
+        rack.is_too_short &= prior_delivered >= rack.widened_at;
+        if rack.is_too_short {
+            rack.steps = (rack.steps + 1).min(255);
+            (rack.is_too_short, rack.widened_at, rack.persist) = (false, delivered, RECOVERIES);
+        } else if rack.persist == 0 {
+            rack.steps = 1;
+        }
+    }
+
     /// RFC 8985, section 6.2, step 4: none once three segments are sacked or in recovery, unless the path is known
     /// to reorder.
     fn reorder_window_ns(&self) -> u64 {
@@ -183,8 +202,8 @@ impl Sender {
         {
             return 0;
         }
-        let quarter_us = u64::from(self.rtt.min_us()) / 4;
-        quarter_us.min(u64::from(self.rtt.srtt_us())) * 1000
+        let quarters_us = u64::from(self.rtt.min_us()) / 4 * u64::from(self.rack.steps);
+        quarters_us.min(u64::from(self.rtt.srtt_us())) * 1000
     }
 
     /// Goes back to the open state, as the kernel's `tcp_try_to_open`.
@@ -246,8 +265,9 @@ impl Sender {
 
     fn init_undo(&mut self) {
         self.undo_marker = Some(self.board.una);
-        // Retransmissions in flight may be for nothing, too.
-        self.undo_retrans = match self.board.retrans_out {
+        // Retransmissions in flight may be for nothing, too, a probe's among them.
+        let probes = u32::from(self.probe_high.is_some() && self.probe_repeated);
+        self.undo_retrans = match self.board.retrans_out + probes {
             0 => -1,
             out => i64::from(out),
         };
@@ -268,12 +288,14 @@ impl Sender {
         let was_below_recovery = self.ca_state < CaState::Recovery;
         self.control.set_cwnd(self.board.in_flight() + 1);
         self.control.conn.cwnd_credit_segments = 0;
-        self.reordering = self.reordering.min(if new_episode { DUP_THRESHOLD } else { u32::MAX });
+        if self.ca_state <= CaState::Disorder && self.board.sacked_out >= DUP_THRESHOLD {
+            self.reordering = self.reordering.min(DUP_THRESHOLD);
+        }
         self.ca_state = CaState::Loss;
         self.high_seq = self.board.next();
         self.probe_high = None;
         self.queue_cwr = self.with_ecn;
-        self.frto = self.with_sack && (was_below_recovery || self.timeouts_in_row > 0);
+        self.frto = was_below_recovery || self.timeouts_in_row > 0;
     }
 
     fn mark_lost_by_timeout(&mut self, now_ns: u64) {
@@ -327,8 +349,8 @@ impl Sender {
 
     /// The acknowledgement echoes a time before the first retransmission: the original arrived (RFC 3522).
     fn is_delayed(&self, found: &Found) -> bool {
-        // Timestamps tick in milliseconds (RFC 7323, section 5.4).
-        let tick = |ns: u64| ns / 1_000_000;
+        // Timestamps tick in milliseconds of the kernel's (RFC 7323, section 5.4).
+        let tick = |ns: u64| ns * u64::from(self.times_slower) / 1_000_000;
         self.retrans_stamp_ns > 0 && found.echo_ns > 0 && tick(found.echo_ns) < tick(self.retrans_stamp_ns)
     }
 
@@ -340,15 +362,24 @@ impl Sender {
     fn try_undo_recovery(&mut self, found: &Found) -> bool {
         if self.may_undo(found) {
             self.undo_reduction(false);
+        } else {
+            self.rack.persist = self.rack.persist.saturating_sub(1);
         }
-        if self.board.una == self.high_seq && !self.with_sack {
-            if !self.any_retrans() {
-                self.retrans_stamp_ns = 0;
-            }
+        if self.has_to_stay() {
             return true;
         }
         self.ca_state = CaState::Open;
         false
+    }
+
+    /// Without SACK, duplicates of what was just acknowledged are still under way: an episode lasts until more is
+    /// (tcp_is_non_sack_preventing_reopen).
+    fn has_to_stay(&mut self) -> bool {
+        let has_to = self.board.una == self.high_seq && !self.with_sack;
+        if has_to && !self.any_retrans() {
+            self.retrans_stamp_ns = 0;
+        }
+        has_to
     }
 
     /// Returns whether nothing more should be taken for lost now.
@@ -360,14 +391,18 @@ impl Sender {
         if self.board.retrans_out > 0 {
             return true;
         }
+        if !self.any_retrans() {
+            self.retrans_stamp_ns = 0;
+        }
         self.undo_reduction(true);
         self.keep_open();
         false
     }
 
-    fn try_undo_dsack(&mut self) -> bool {
+    pub(super) fn try_undo_dsack(&mut self) -> bool {
         let undo = self.undo_marker.is_some() && self.undo_retrans == 0;
         if undo {
+            self.rack.persist = (self.rack.persist + 1).min(RECOVERIES);
             self.undo_reduction(false);
         }
         undo
@@ -379,7 +414,7 @@ impl Sender {
         }
         self.undo_reduction(true);
         self.timeouts_in_row = 0;
-        if by_frto || self.with_sack {
+        if !self.has_to_stay() && (by_frto || self.with_sack) {
             self.ca_state = CaState::Open;
         }
         true
@@ -398,5 +433,86 @@ impl Sender {
         }
         self.undo_marker = None;
         self.rack.advanced = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{packet::Segment, scenario::EndpointPlan, tcp::scoreboard::Sent};
+    use longfat_cc::{Algorithm, Tunables};
+
+    const MSS_BYTES: u32 = 1000;
+    const MS: u64 = 1_000_000;
+
+    /// A sender without SACK that has sent `segments` and has as many more to send.
+    fn newreno(segments: u64) -> Sender {
+        let plan = EndpointPlan { sack: false, ..EndpointPlan::default() };
+        let reno = Tunables::defaults(Algorithm::find("reno").unwrap());
+        let mut sender = Sender::new(&plan, reno, MSS_BYTES);
+        sender.edge_bytes = 1 << 30;
+        sender.write(2 * segments * u64::from(MSS_BYTES));
+        (0..segments).for_each(|n| send(&mut sender, n * MS / 10));
+        sender
+    }
+
+    fn send(sender: &mut Sender, sent_ns: u64) {
+        let sent = Sent { sent_ns, delivered_ns: 0, delivered: 0, length_bytes: MSS_BYTES, flags: 0 };
+        sender.board.push(sent);
+        sender.next_bytes += u64::from(MSS_BYTES);
+    }
+
+    fn acknowledge(sender: &mut Sender, ack: u64, at_ns: u64) {
+        let window_bytes = (1 << 30) - ack as u32 * MSS_BYTES;
+        sender.on_ack(&Segment { ack, window_bytes, ..Segment::default() }, at_ns);
+    }
+
+    #[test]
+    fn without_sack_too_new_segments_tell_whether_a_timeout_was_for_nothing() {
+        let mut sender = newreno(10);
+        sender.enter_loss(300 * MS);
+        sender.board.count_retrans(0);
+        sender.board.sent_again(0, 300 * MS, 0, 0);
+        // More than what was sent again, but some of it was: that alone proves nothing.
+        acknowledge(&mut sender, 4, 400 * MS);
+        assert_eq!((sender.ca_state, sender.rexmit), (CaState::Loss, Rexmit::New));
+        send(&mut sender, 400 * MS);
+        send(&mut sender, 400 * MS);
+        // A duplicate: what is missing was lost.
+        acknowledge(&mut sender, 4, 500 * MS);
+        assert_eq!((sender.ca_state, sender.rexmit), (CaState::Loss, Rexmit::Lost));
+    }
+
+    #[test]
+    fn more_duplicates_than_can_be_missing_are_waited_for_from_then_on() {
+        let mut sender = newreno(6);
+        let duplicates = |sender: &mut Sender, times: usize, at_ms: u64| {
+            (0..times).for_each(|_| acknowledge(sender, sender.board.una, at_ms * MS));
+        };
+        acknowledge(&mut sender, 1, 90 * MS);
+        duplicates(&mut sender, 4, 100);
+        assert_eq!((sender.ca_state, sender.board.sacked_out, sender.reordering), (CaState::Recovery, 4, 3));
+        // Of five segments one is missing.
+        duplicates(&mut sender, 1, 110);
+        assert_eq!((sender.board.sacked_out, sender.reordering), (4, 5));
+        acknowledge(&mut sender, 6, 200 * MS);
+        (0..10).for_each(|_| send(&mut sender, 200 * MS));
+        acknowledge(&mut sender, 7, 300 * MS);
+        duplicates(&mut sender, 4, 310);
+        assert_eq!(sender.ca_state, CaState::Disorder);
+        duplicates(&mut sender, 1, 320);
+        assert_eq!(sender.ca_state, CaState::Recovery);
+    }
+
+    #[test]
+    fn a_retransmission_that_is_out_is_not_sent_again_by_a_partial_acknowledgement() {
+        let mut sender = newreno(10);
+        acknowledge(&mut sender, 1, 90 * MS);
+        (0..3).for_each(|_| acknowledge(&mut sender, 1, 100 * MS));
+        assert_eq!((sender.ca_state, sender.board.lost_out), (CaState::Recovery, 1));
+        sender.board.mark_lost(3);
+        sender.board.count_retrans(3);
+        acknowledge(&mut sender, 3, 200 * MS);
+        assert_eq!((sender.board.lost_out, sender.board.retrans_out), (1, 1));
     }
 }

@@ -185,6 +185,11 @@ impl Scoreboard {
         self.sent.iter_mut().for_each(|sent| sent.flags &= !mark::LOST);
         self.lost_out = 0;
         self.hint = self.next();
+        // What a timeout took for lost is outstanding as before, and may be found lost.
+        let open = self.sent.iter().zip(self.una..).filter(|(sent, _)| !sent.has(mark::SACKED));
+        let mut by_time: Vec<_> = open.map(|(sent, number)| (sent.sent_ns, number)).collect();
+        by_time.sort_unstable();
+        self.by_time = by_time.into();
     }
 
     /// The lowest segment that waits for retransmission.
@@ -346,6 +351,23 @@ mod tests {
         board.settle();
         assert_eq!((board.una, board.packets_out(), board.in_flight()), (3, 2, 2));
         assert!(board.counts_hold(true));
+    }
+
+    #[test]
+    fn what_is_not_taken_for_lost_any_more_is_scanned_again() {
+        let mut board = board(4);
+        (0..4).for_each(|number| board.mark_lost(number));
+        board.scan(|_, _| Verdict::Wait);
+        board.count_retrans(0);
+        board.sent_again(0, 10, 0, 0);
+        board.sack(2, 3, |_, _| {});
+        board.unmark_lost();
+        let mut seen = Vec::new();
+        board.scan(|at_ns, number| {
+            seen.push((at_ns, number));
+            Verdict::Wait
+        });
+        assert_eq!(seen, [(1, 1), (3, 3), (10, 0)]);
     }
 
     #[test]

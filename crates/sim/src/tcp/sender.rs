@@ -57,6 +57,8 @@ pub struct Found {
     pub advanced: bool,
     /// Whether the ACK acknowledged segments selectively for the first time.
     pub sacked: bool,
+    /// Whether the ACK was overtaken by a later one.
+    pub is_old: bool,
     /// Whether the ACK carried data or moved the window.
     pub not_dup: bool,
     /// Whether the ACK echoed congestion.
@@ -100,6 +102,14 @@ pub struct Rack {
     pub rtt_ns: u64,
     /// Something newer was delivered since the last look.
     pub advanced: bool,
+    /// Quarters of the least round trip for which a segment may come late.
+    pub steps: u32,
+    /// Recoveries for which these are kept.
+    pub persist: u32,
+    /// A duplicate told that the window was too short.
+    pub is_too_short: bool,
+    /// How many segments were delivered when it was last made longer.
+    pub widened_at: u64,
 }
 
 /// The newest rate sample.
@@ -243,7 +253,7 @@ impl Sender {
             prior_ssthresh: 0,
             prr: (0, 0),
             frto: false,
-            rack: Rack::default(),
+            rack: Rack { steps: 1, ..Rack::default() },
             reordering: DUP_THRESHOLD,
             is_reordered: false,
             probe_high: None,
@@ -315,7 +325,8 @@ impl Sender {
 
     /// An acknowledgement arrived. What it allows to be sent is left to `Sender::send_after_ack`.
     pub fn on_ack(&mut self, segment: &Segment, now_ns: u64) {
-        if segment.ack > self.board.next() {
+        let is_old = segment.ack < self.board.una;
+        if segment.ack > self.board.next() || (is_old && segment.sack_count == 0) {
             return;
         }
         let mut found = Found {
@@ -323,17 +334,24 @@ impl Sender {
             ece: self.with_ecn && segment.has(flag::ECE),
             echo_ns: segment.echo_ns,
             not_dup: segment.payload_bytes > 0,
+            is_old,
             ..Found::default()
         };
         let had_out = self.board.packets_out();
         let (delivered, losses) = (self.delivery.segments, self.board.losses);
+        self.take_sack(segment, now_ns, &mut found);
         if had_out > 0 {
-            self.take_sack(segment, now_ns, &mut found);
             self.take_cumulative(segment.ack, now_ns, &mut found);
+            self.widen_reorder_window(&found);
         }
         self.tell_ack(now_ns);
         self.update_window(segment, &mut found);
         if had_out == 0 {
+            // A duplicate of what had all been acknowledged.
+            if found.dsack && self.try_undo_dsack() {
+                self.keep_open();
+            }
+            self.end_probe(segment.ack, now_ns, &found);
             return;
         }
         self.update_rtt(now_ns, &mut found);
@@ -388,6 +406,9 @@ impl Sender {
         let Some((number, _)) = block else { return };
         found.dsack = true;
         self.duplicate_segments += 1;
+        self.delivery.segments += 1;
+        let is_of_probe = self.probe_high == Some(number + 1);
+        self.rack.is_too_short |= self.is_reordered && !is_of_probe;
         self.board.clear_retrans(number);
         if self.undo_retrans > 0 && self.undo_marker.is_some_and(|marker| number >= marker) {
             self.undo_retrans -= 1;
@@ -436,7 +457,7 @@ impl Sender {
     fn remove_reno_sacks(&mut self, acked: u32, found: &mut Found) {
         self.delivery.segments += u64::from(acked.saturating_sub(self.board.sacked_out).max(1));
         self.board.sacked_out = self.board.sacked_out.saturating_sub(acked - 1);
-        self.limit_reno_sacks();
+        self.limit_reno_sacks(acked);
         found.original_acked &= !found.retrans_acked;
     }
 
@@ -444,15 +465,19 @@ impl Sender {
     pub(super) fn add_reno_sack(&mut self, found: &Found) {
         let before = self.board.sacked_out;
         self.board.sacked_out += found.dup_acks;
-        self.limit_reno_sacks();
+        self.limit_reno_sacks(0);
         self.delivery.segments += u64::from(self.board.sacked_out.saturating_sub(before));
     }
 
-    /// At least one segment is missing, or nobody would send duplicates.
-    pub(super) fn limit_reno_sacks(&mut self) {
+    /// At least one segment is missing, or nobody would send duplicates. More duplicates than that are taken for
+    /// reordering (tcp_check_reno_reordering), and this many are waited for from then on.
+    fn limit_reno_sacks(&mut self, acked: u32) {
         let out = self.board.packets_out();
         let holes = self.board.lost_out.max(1).min(out);
-        self.board.sacked_out = self.board.sacked_out.min(out - holes);
+        if self.board.sacked_out > out - holes {
+            self.board.sacked_out = out - holes;
+            self.reordering = (out + acked).min(REORDERING_MAX as u32);
+        }
     }
 
     fn update_window(&mut self, segment: &Segment, found: &mut Found) {

@@ -9,7 +9,7 @@ use super::{
 use crate::timers::NEVER;
 
 /// Least wait of the probe and reordering timers (TCP_TIMEOUT_MIN_US).
-pub const TIMER_MIN_NS: u64 = 2_000_000;
+const TIMER_MIN_NS: u64 = 2_000_000;
 
 /// What a timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +54,11 @@ impl Sender {
         self.timer.at_ns.min(self.pace_at_ns)
     }
 
+    /// Least wait of the probe and reordering timers, which are the kernel's whatever a run's speed.
+    pub(super) fn timer_min_ns(&self) -> u64 {
+        TIMER_MIN_NS / u64::from(self.times_slower)
+    }
+
     fn rto_ns(&self) -> u64 {
         self.rtt.rto_us() * 1000
     }
@@ -93,7 +98,8 @@ impl Sender {
             0 => 1_000_000_000,
             srtt_us => {
                 // A lone segment's acknowledgement may be delayed.
-                let slack_ns = if self.board.packets_out() == 1 { RTO_MIN_US * 1000 } else { TIMER_MIN_NS };
+                let slack_ns =
+                    if self.board.packets_out() == 1 { RTO_MIN_US * 1000 } else { self.timer_min_ns() };
                 u64::from(srtt_us) * 2000 + slack_ns
             }
         };
@@ -141,7 +147,6 @@ impl Sender {
     /// A probe: a new segment beyond the window, or the last one again (tcp_send_loss_probe).
     fn send_probe(&mut self, out: &mut Outlet) {
         let now_ns = out.now_ns();
-        self.timer.kind = Kind::LossProbe;
         if self.probe_high.is_none() && self.board.packets_out() > 0 {
             self.probe_repeated = !self.can_send_new();
             if self.probe_repeated {
@@ -151,9 +156,11 @@ impl Sender {
                 self.transmit_next(true, out);
             }
             self.probe_high = Some(self.board.next());
+            // A probe is given the time to be answered.
+            self.restart_rto(now_ns);
+        } else {
+            self.rearm_rto(now_ns);
         }
-        self.timer.kind = Kind::LossProbe;
-        self.rearm_rto(now_ns);
     }
 
     /// RFC 8985, section 7.4: whether the probe repaired a loss, which is then answered by one reduction.
