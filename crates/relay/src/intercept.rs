@@ -309,8 +309,14 @@ impl Interception {
         if !missing.is_empty() {
             return Err(Error::Unsupported(missing));
         }
-        let others = records()?.into_iter().filter(|(name, _)| *name != table_name);
-        let numbers = marks::choose(plan, others.map(|(name, record)| (name, record.numbers)).collect())?;
+        let others: Vec<_> = records()?.into_iter().filter(|(name, _)| *name != table_name).collect();
+        // Whoever ends last turns off what another one turned on.
+        let was_off = [
+            is_off(FORWARDING[0]) || others.iter().any(|(_, other)| other.forwarding_ipv4),
+            is_off(FORWARDING[1]) || others.iter().any(|(_, other)| other.forwarding_ipv6),
+        ];
+        let numbers =
+            marks::choose(plan, others.into_iter().map(|(name, record)| (name, record.numbers)).collect())?;
         let life = show_life(&table_name)?;
         let pid = std::process::id() as i32;
         let record = Record {
@@ -318,8 +324,8 @@ impl Interception {
             start_ticks: lease::start_time(pid).unwrap_or(0),
             pid_namespace: lease::pid_namespace(),
             keep: refuses,
-            forwarding_ipv4: plan.set_forwarding && is_off(FORWARDING[0]),
-            forwarding_ipv6: plan.set_forwarding && is_off(FORWARDING[1]),
+            forwarding_ipv4: plan.set_forwarding && was_off[0],
+            forwarding_ipv6: plan.set_forwarding && was_off[1],
             numbers,
         };
         let refusals = refuses.then(|| refusals(relay, &record.numbers));

@@ -8,9 +8,14 @@ use bed::{
     send_noise, set_forwarding,
 };
 use longfat_host::{run_command, sysctl};
-use longfat_relay::{Error, MatchPlan, RulePlan};
+use longfat_relay::{Error, MatchPlan, RelayPlan, RulePlan};
 use longfat_schema::record::Record;
-use std::{net::SocketAddr, sync::atomic::AtomicBool, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpStream},
+    sync::atomic::AtomicBool,
+    time::Duration,
+};
 
 fn server(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
@@ -50,6 +55,58 @@ fn ipv4_connections_keep_the_clients_address_and_port() {
 #[test]
 fn ipv6_connections_keep_the_clients_address_and_port() {
     carries("v6", "[::]:80", server(SERVER_V6, 80));
+}
+
+/// Both ends have closed, and most of the stream waits in the relay's kernel for a server that does not read.
+fn ended_but_not_read(bed: &Bed, drain: Duration) -> (Running, TcpStream, usize) {
+    let listener = bed.listen("0.0.0.0:80");
+    let mut plan = RelayPlan { drain, ..Bed::transparent() };
+    // What is kept short waits in the relay instead.
+    plan.defaults_mut().queue = None;
+    let relay = bed.start(plan);
+    let (client, far) = bed.pair(&listener, server(SERVER_V4, 80));
+    far.shutdown(Shutdown::Write).unwrap();
+    // More than the server's window, and less than may wait unsent.
+    let sent = vec![7; 250_000];
+    (&client).write_all(&sent).unwrap();
+    drop(client);
+    eventually("the relay is done with it", || relay.notes.closed.lock().unwrap().len() == 1);
+    far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    (relay, far, sent.len())
+}
+
+#[test]
+fn a_relay_that_stops_first_delivers_streams_that_have_ended() {
+    let bed = Bed::new("tail");
+    let before = footprint(&bed);
+    let (relay, mut far, sent_bytes) = ended_but_not_read(&bed, Duration::from_secs(20));
+    let reading = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(3));
+        let mut read = Vec::new();
+        far.read_to_end(&mut read).map(|_| read.len())
+    });
+    relay.stop();
+    assert_eq!(reading.join().unwrap().unwrap(), sent_bytes);
+    assert_eq!(footprint(&bed), before, "nothing is left behind");
+}
+
+#[test]
+fn a_stream_that_is_not_taken_in_time_is_given_up_and_that_is_said() {
+    let bed = Bed::new("cut");
+    let before = footprint(&bed);
+    let (relay, _far, _) = ended_but_not_read(&bed, Duration::from_millis(200));
+    let notes = std::sync::Arc::clone(&relay.notes);
+    relay.stop();
+    let warnings = notes.warnings.lock().unwrap().clone();
+    assert!(
+        warnings.iter().any(|said| said.starts_with("1 streams that had ended were given up")),
+        "{warnings:?}"
+    );
+    let mut command = bed.relay.command("ss");
+    command.args(["-taHO"]);
+    let left = run_command(command).unwrap();
+    assert!(!left.contains("LAST-ACK") && !left.contains("FIN-WAIT-1"), "{left}");
+    assert_eq!(footprint(&bed), before, "nothing is left behind");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
     segment,
 };
 use crate::{
-    legs::leg::{self, REPAIR_OFF},
+    legs::leg,
     logic::{Pair, connection::Side, tcp_state::ESTABLISHED},
 };
 use longfat_host::socket::{self, OPTION_TIMESTAMPS, TcpInfo};
@@ -99,11 +99,7 @@ impl Both<'_> {
 
     /// Both go on as before they were made deaf, or went into repair mode.
     pub fn hear(self) {
-        for leg in self.legs() {
-            // A socket that is in order takes both; one that is not has ended.
-            let _ = set(leg, libc::TCP_REPAIR, REPAIR_OFF);
-            let _ = socket::set_option(leg, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
-        }
+        self.legs().into_iter().for_each(leg::hear);
     }
 
     /// Both vanish without a word if this process is killed, until they are to hear again.

@@ -51,7 +51,7 @@ impl Exit {
     }
 
     /// Whether a successor came, and has everything now.
-    pub fn look(&self, workers: &Workers, running: &Running, answers: &Answers) -> bool {
+    pub fn look(&self, workers: &Workers, running: &mut Running, answers: &Answers) -> bool {
         let Some(listener) = &self.listener else { return false };
         let outcome = match Wire::accept(listener) {
             Ok(None) => return false,
@@ -66,7 +66,7 @@ impl Exit {
 
 fn hand_over(
     workers: &Workers,
-    running: &Running,
+    running: &mut Running,
     listening: (&Answers, &OwnedFd),
     wire: Wire,
 ) -> Result<()> {

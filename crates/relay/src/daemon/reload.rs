@@ -86,8 +86,10 @@ impl<'a> Running<'a> {
     }
 
     /// No successor came about: the rules say again whose they are.
-    pub fn stay(&self, workers: &Workers) {
+    pub fn stay(&mut self, workers: &Workers) {
         workers.held.adopting.watcher.go_on();
+        // The table is made anew, and its sets are empty.
+        (self.excluded, self.told) = (Excluded::new(), Default::default());
         let Some(interception) = self.interception else { return };
         if let Err(error) = interception.renew(&self.plan, &self.ports) {
             workers.shared.journal.warn(&format!("say in the rules that this relay goes on: {error}"));

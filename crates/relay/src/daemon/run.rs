@@ -14,7 +14,7 @@ use crate::{
     hold::Hold,
     intercept::Interception,
     keeping::{Keeping, wire::Wire},
-    legs::descriptors::raise_limit,
+    legs::{descriptors::raise_limit, diag::Unfinished},
     listeners::Listeners,
     observe::{journal::Journal, metrics, sampling},
     plan::ConnectionPlan,
@@ -246,11 +246,17 @@ fn work(
             // A successor waits: whose a connection is must be clear.
             !relay.is_moving() && exit.look(common, running, &answers)
         });
-        match has_left {
-            true => shared.journal.observer.left(),
-            false => drain(common, &mut running, commands),
-        }
+        let until = match has_left {
+            true => {
+                shared.journal.observer.left();
+                None
+            }
+            false => Some(drain(common, &mut running, commands)),
+        };
         let results: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        if let Some(until) = until {
+            finish(shared, until, commands);
+        }
         done.store(true, Ordering::Release);
         common.queues.wake();
         relay.mover.wake();
@@ -286,7 +292,7 @@ fn attend<T>(
     running: &mut Running,
     commands: &dyn Commands,
     workers: &[thread::ScopedJoinHandle<'_, T>],
-    has_left: &dyn Fn(&Running) -> bool,
+    has_left: &dyn Fn(&mut Running) -> bool,
 ) -> bool {
     let common = relay.workers;
     let mut watchdog = Watchdog::default();
@@ -334,7 +340,8 @@ impl Watchdog {
     }
 }
 
-fn drain(workers: &Workers, running: &mut Running, commands: &dyn Commands) {
+/// Lets connections end; until when they may.
+fn drain(workers: &Workers, running: &mut Running, commands: &dyn Commands) -> Instant {
     let (time, shared) = (running.plan.drain, &workers.shared);
     let deadline = Instant::now() + time;
     let handshakes = running.stop_taking(workers);
@@ -346,6 +353,21 @@ fn drain(workers: &Workers, running: &mut Running, commands: &dyn Commands) {
     wait(deadline, || commands.stop() == Stop::Now || shared.admission.live() == 0);
     shared.stage.expire();
     workers.wake_all();
+    deadline
+}
+
+/// The kernel still sends what streams that have ended left it. It hears their ends only as long as packets are led here, so
+/// that is waited for. What takes too long is given up: without a socket here, what such an end says goes to its peer.
+fn finish(shared: &Shared, deadline: Instant, commands: &dyn Commands) {
+    let Some(mark) = shared.packets.mark() else { return };
+    let unfinished = || Unfinished::all(mark).unwrap_or_default();
+    wait(deadline, || commands.stop() == Stop::Now || unfinished().is_empty());
+    let aborted = unfinished().iter().filter(|stream| stream.abort().is_ok()).count();
+    if aborted > 0 {
+        shared.journal.warn(&format!(
+            "{aborted} streams that had ended were given up: their ends had not taken all of them in time"
+        ));
+    }
 }
 
 fn wait(deadline: Instant, enough: impl Fn() -> bool) {

@@ -8,6 +8,7 @@ use crate::{
         },
         wire::{self, Came, Wire, invalid},
     },
+    legs::leg,
     logic::connection::Direction,
 };
 use longfat_host::socket;
@@ -319,9 +320,11 @@ fn bytes(held: Held, next: &mut impl FnMut() -> io::Result<OwnedFd>) -> io::Resu
     })
 }
 
-/// Marks a leg as this relay's own, and has it report every byte again.
+/// Marks a leg as this relay's own, and has it hear and report every byte again: a relay that was killed while it left or moved
+/// the connection has made it deaf.
 pub(crate) fn refit(socket: &TcpStream, own_mark: Option<u32>) {
-    crate::legs::leg::wake_at(socket, 1);
+    leg::hear(socket);
+    leg::wake_at(socket, 1);
     if let Some(mark) = own_mark {
         let _ = socket::set_option(socket, libc::SOL_SOCKET, libc::SO_MARK, mark as i32);
     }

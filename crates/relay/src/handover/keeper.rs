@@ -96,10 +96,11 @@ pub struct Keeper {
     sign: Option<UnixDatagram>,
 }
 
-/// Whether something is kept of a relay of that name, in this network namespace.
+/// Whether something is kept of a relay of that name, in this network namespace. Anybody may have bound the name of the
+/// sign: a keeper that may be believed has to answer, too.
 pub(crate) fn is_there(name: &str) -> bool {
     let ask = || UnixDatagram::unbound()?.connect_addr(&sign_address(name)?);
-    ask().is_ok()
+    ask().is_ok() && answers(name)
 }
 
 fn sign_address(name: &str) -> io::Result<SocketAddr> {

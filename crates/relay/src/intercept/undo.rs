@@ -5,6 +5,7 @@ use super::{
     commands::{ip_try, nft},
     marks,
     rules::{self, Record},
+    stale::{is_living, records},
 };
 use crate::{Error, Result};
 use longfat_host::sysctl;
@@ -19,7 +20,7 @@ pub(super) type Left = Option<Error>;
 pub(super) fn undo(table_name: &str, record: &Record) -> Result<Left> {
     nft(&rules::delete_rules(table_name))?;
     undo_routes(record)?;
-    let left = stop_forwarding(record).err();
+    let left = stop_forwarding(table_name, record).err();
     nft(&rules::delete_table(table_name))?;
     Ok(left)
 }
@@ -29,7 +30,7 @@ pub(super) fn undo(table_name: &str, record: &Record) -> Result<Left> {
 pub(super) fn undo_behind(table_name: &str, record: &Record, refusals: &str) -> Result<Left> {
     nft(&rules::replace(table_name, record, refusals))?;
     undo_routes(record)?;
-    let left = stop_forwarding(record).err();
+    let left = stop_forwarding(table_name, record).err();
     // Whoever turns forwarding on from now on is somebody else.
     let undone = Record { forwarding_ipv4: false, forwarding_ipv6: false, ..record.clone() };
     if undone != *record {
@@ -61,11 +62,21 @@ pub(super) fn undo_routes(record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// Turns off what the relay turned on, unless it is off: the relay may not have come to it.
-fn stop_forwarding(record: &Record) -> Result<()> {
+/// Turns off what the relay turned on, unless it is off: the relay may not have come to it. Another relay that lives and
+/// needs it turns it off in its time.
+fn stop_forwarding(table_name: &str, record: &Record) -> Result<()> {
     let mut outcome = Ok(());
-    for (key, set) in FORWARDING.into_iter().zip([record.forwarding_ipv4, record.forwarding_ipv6]) {
-        if set && sysctl::read(key).is_ok_and(|value| value == "1") {
+    let mine = [record.forwarding_ipv4, record.forwarding_ipv6];
+    if mine == [false; 2] {
+        return Ok(());
+    }
+    let others: Vec<_> = records()?.into_iter().filter(|(name, _)| name != table_name).collect();
+    let living = others.iter().filter(|(name, record)| is_living(name, record));
+    let needed = living.fold([false; 2], |[ipv4, ipv6], (_, other)| {
+        [ipv4 | other.forwarding_ipv4, ipv6 | other.forwarding_ipv6]
+    });
+    for ((key, set), is_needed) in FORWARDING.into_iter().zip(mine).zip(needed) {
+        if set && !is_needed && sysctl::read(key).is_ok_and(|value| value == "1") {
             outcome = outcome.and(sysctl::write(key, "0"));
         }
     }

@@ -5,7 +5,7 @@
 
 use crate::logic::{
     Pair,
-    tcp_state::{SYN_RECEIVED, TIME_WAIT},
+    tcp_state::{CLOSING, FIN_WAIT1, LAST_ACK, SYN_RECEIVED, TIME_WAIT},
 };
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::{
@@ -33,6 +33,7 @@ const STATE_AT: usize = HEADER_BYTES + 1;
 const RETRANSMISSIONS_AT: usize = HEADER_BYTES + 3;
 const FOUND_ID_AT: usize = HEADER_BYTES + 4;
 const FOUND_COOKIE_AT: usize = HEADER_BYTES + 4 + 40;
+const UNACKNOWLEDGED_AT: usize = HEADER_BYTES + 60;
 
 /// Ends the TIME_WAIT that keeps this host from dialling as the first of the pair to the second; whether there was one.
 pub(crate) fn end_time_wait(pair: Pair) -> bool {
@@ -48,10 +49,47 @@ pub(crate) fn has_nothing(pair: Pair) -> bool {
 
 /// Clients, and the servers they want, to whom listeners of this mark have sent so many SYN-ACKs again, in vain.
 pub(crate) fn unanswered(mark: u32, least_retransmissions: u8) -> nix::Result<Vec<Pair>> {
+    let found =
+        dump(&[SYN_RECEIVED], |message| handshake(message).filter(|handshake| handshake.mark == mark))?;
+    let is_long = |handshake: &Handshake| handshake.retransmissions >= least_retransmissions;
+    Ok(found.into_iter().filter(is_long).map(|handshake| handshake.pair).collect())
+}
+
+/// A socket of this mark that has been closed, and still has bytes that its end has not acknowledged.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    pair: Pair,
+    cookie: [u8; 8],
+}
+
+impl Unfinished {
+    /// All that there are.
+    pub fn all(mark: u32) -> nix::Result<Vec<Unfinished>> {
+        dump(&[FIN_WAIT1, CLOSING, LAST_ACK], |message| {
+            let bytes = message.get(UNACKNOWLEDGED_AT..UNACKNOWLEDGED_AT + 4)?.try_into().ok()?;
+            // The end of the stream counts as one.
+            let is_open = u32::from_ne_bytes(bytes) > 1 && mark_of(message)? == mark;
+            let (own, peer) = (end_of(message, 0)?, end_of(message, 1)?);
+            is_open.then_some(Unfinished { pair: (own, peer), cookie: cookie(message)? })
+        })
+    }
+
+    /// Gives its bytes up. The kernel resets its end only where that has not closed yet.
+    pub fn abort(&self) -> nix::Result<()> {
+        let answer = ask(&open()?, &request(SOCK_DESTROY, self.pair, Some(self.cookie)))?;
+        match number(&answer) {
+            Some(0) => Ok(()),
+            found => Err(nix::errno::Errno::from_raw(-found.unwrap_or_default())),
+        }
+    }
+}
+
+/// What there is in these states, as far as it is wanted.
+fn dump<T>(states: &[u8], wanted: impl Fn(&[u8]) -> Option<T>) -> nix::Result<Vec<T>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         let netlink = open()?;
-        send(netlink.as_raw_fd(), &request_handshakes(family), MsgFlags::empty())?;
+        send(netlink.as_raw_fd(), &request_all(family, states), MsgFlags::empty())?;
         let mut answer = vec![0; 1 << 16];
         loop {
             let bytes = recv(netlink.as_raw_fd(), &mut answer, MsgFlags::empty())?;
@@ -59,15 +97,14 @@ pub(crate) fn unanswered(mark: u32, least_retransmissions: u8) -> nix::Result<Ve
             for message in messages(&answer[..bytes]) {
                 is_last |=
                     is_of(message, libc::NLMSG_DONE as u16) || is_of(message, libc::NLMSG_ERROR as u16);
-                found.extend(handshake(message).filter(|handshake| handshake.mark == mark));
+                found.extend(wanted(message));
             }
             if is_last {
                 break;
             }
         }
     }
-    let is_long = |handshake: &Handshake| handshake.retransmissions >= least_retransmissions;
-    Ok(found.into_iter().filter(is_long).map(|handshake| handshake.pair).collect())
+    Ok(found)
 }
 
 /// How often SYNs, and answers to SYNs, were sent again in this network namespace. Who asks this first need not look
@@ -119,12 +156,13 @@ struct Handshake {
     mark: u32,
 }
 
-fn request_handshakes(family: i32) -> [u8; REQUEST_BYTES] {
+fn request_all(family: i32, states: &[u8]) -> [u8; REQUEST_BYTES] {
     let nobody = SocketAddr::from(([0, 0, 0, 0], 0));
     let mut bytes = request(SOCK_DIAG_BY_FAMILY, (nobody, nobody), None);
     bytes[6..8].copy_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16).to_ne_bytes());
     bytes[HEADER_BYTES] = family as u8;
-    bytes[HEADER_BYTES + 4..ID_AT].copy_from_slice(&(1u32 << SYN_RECEIVED).to_ne_bytes());
+    let states = states.iter().fold(0, |all, state| all | 1u32 << state);
+    bytes[HEADER_BYTES + 4..ID_AT].copy_from_slice(&states.to_ne_bytes());
     bytes
 }
 
@@ -153,16 +191,24 @@ fn handshake(message: &[u8]) -> Option<Handshake> {
     if state(message)? != SYN_RECEIVED {
         return None;
     }
-    let is_ipv4 = i32::from(*message.get(HEADER_BYTES)?) == libc::AF_INET;
-    let id = message.get(FOUND_ID_AT..FOUND_COOKIE_AT)?;
-    let mark = attributes(message)
-        .find(|attribute| attribute.get(2..4) == Some(&INET_DIAG_MARK.to_ne_bytes()))?
-        .get(4..8)?;
     Some(Handshake {
-        pair: (read_end(id, 1, is_ipv4)?, read_end(id, 0, is_ipv4)?),
+        pair: (end_of(message, 1)?, end_of(message, 0)?),
         retransmissions: *message.get(RETRANSMISSIONS_AT)?,
-        mark: u32::from_ne_bytes(mark.try_into().ok()?),
+        mark: mark_of(message)?,
     })
+}
+
+/// The mark of a socket that was found.
+fn mark_of(message: &[u8]) -> Option<u32> {
+    let is_mark = |attribute: &&[u8]| attribute.get(2..4) == Some(&INET_DIAG_MARK.to_ne_bytes());
+    let mark = attributes(message).find(is_mark)?.get(4..8)?;
+    Some(u32::from_ne_bytes(mark.try_into().ok()?))
+}
+
+/// Its own end, or its peer.
+fn end_of(message: &[u8], index: usize) -> Option<SocketAddr> {
+    let is_ipv4 = i32::from(*message.get(HEADER_BYTES)?) == libc::AF_INET;
+    read_end(message.get(FOUND_ID_AT..FOUND_COOKIE_AT)?, index, is_ipv4)
 }
 
 /// As [`write_end`] has it.

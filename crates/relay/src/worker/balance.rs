@@ -74,7 +74,7 @@ impl Worker<'_> {
         busy
     }
 
-    fn donate(&mut self, token: Token, to: usize) {
+    pub(super) fn donate(&mut self, token: Token, to: usize) {
         // Its next turn is another worker's: later connections of that client would overtake it at the server.
         if self.slots.get_mut(token).is_some_and(Relayed::pay_acknowledgement) {
             self.dial(token, DialOrder::on_outcome);

@@ -40,6 +40,8 @@ pub(crate) struct Departing {
     windows: [Option<u32>; 2],
     /// Whether whoever keeps what the relay has keeps it no more.
     is_unkept: bool,
+    /// Whether what comes of it is dropped.
+    is_dropped: bool,
 }
 
 impl Worker<'_> {
@@ -73,6 +75,7 @@ impl Worker<'_> {
             worker: self.index,
             heard: [0; 2],
             windows: [None; 2],
+            is_dropped: false,
             is_unkept: false,
         }))
     }
@@ -112,6 +115,7 @@ impl Departing {
     pub fn dump(&mut self, workers: &Workers) -> Result<(ConnectionRecord, Queues), Stay> {
         let watcher = &workers.held.adopting.watcher;
         watcher.drop_packets(self.pair())?;
+        self.is_dropped = true;
         let [client, server] = both(&self.connection).dump()?;
         self.heard = [client.heard, server.heard];
         self.windows = [client.peer_window_bytes, server.peer_window_bytes].map(Some);
@@ -167,7 +171,10 @@ impl Departing {
     /// As if nothing had been.
     pub fn go_on(self, workers: &Workers) {
         both(&self.connection).go_on(self.windows);
-        workers.held.adopting.watcher.drop_no_more(self.pair());
+        // Otherwise its packets may be led elsewhere: it is being stepped into or left.
+        if self.is_dropped {
+            workers.held.adopting.watcher.drop_no_more(self.pair());
+        }
         if self.is_unkept {
             arrival::keep(&workers.keeping, &self.connection, self.worker);
         }

@@ -9,7 +9,10 @@ use super::{
     release::{UNHEARD, both},
 };
 use crate::{adopt::Kept, logic::Pair, observe::observer::Ended};
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 /// Packets that were past the program at tc when it began to lead them are with their sockets by then.
 const SETTLE: Duration = Duration::from_millis(2);
@@ -88,6 +91,10 @@ impl Worker<'_> {
             if is_kept || !has_paused || !connection.logic.is_at_rest() {
                 continue;
             }
+            if self.index >= self.shared.plan.holders() {
+                self.give_to_holder(token);
+                continue;
+            }
             let pair = (connection.legs.client_address, connection.legs.server_address);
             if self.workers.held.adopting.watcher.begin_leaving(pair, self.index) {
                 self.pausing.leaving.push(Leave { token, pair, since: now });
@@ -96,6 +103,14 @@ impl Worker<'_> {
             }
         }
         self.pausing.due = now + every.max(OFTEN);
+    }
+
+    /// Workers beyond the first few have no interface to which packets could be led: one that has, and the least to do, leaves
+    /// the connection at its next look.
+    fn give_to_holder(&mut self, token: Token) {
+        let carried = |holder: &usize| self.workers.handles[*holder].carried.load(Ordering::Relaxed);
+        let to = (0..self.shared.plan.holders()).min_by_key(carried).unwrap_or(0);
+        self.donate(token, to);
     }
 
     /// Leaves a connection if nothing keeps it; whether it is to be looked at again.
