@@ -24,7 +24,7 @@ use std::{collections::BTreeMap, ffi::OsString, process::Command};
   longfat cc list
       what this kernel has, what can be loaded, who uses it
   longfat cc load highspeed
-      root's programs may now choose 'lf_highspeed'; others once net.ipv4.tcp_allowed_congestion_control names it
+      programs of root may now choose 'lf_highspeed'
   longfat cc load highspeed --set max_ssthresh_segments=100
   longfat cc exec highspeed -- iperf3 -c HOST
       one program and its children, unmodified

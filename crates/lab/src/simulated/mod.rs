@@ -246,7 +246,7 @@ fn as_late(plan: &Plan, figures: &[Metric]) -> Plan {
 
 /// No host is more exact, whatever is left of its lateness in a slowed run's time.
 const LATE_LEAST_US: f64 = 1.0;
-/// What is later is a hold-up.
+/// Lateness beyond this is a hold-up.
 const LATE_MOST_US: f64 = 100.0;
 
 /// What the simulator makes of the same plan when its hosts are held up as the run's were: first at the same times,

@@ -205,7 +205,7 @@ fn mark_of(message: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(mark.try_into().ok()?))
 }
 
-/// Its own end, or its peer.
+/// One end of a socket that was found: its own, or its peer's.
 fn end_of(message: &[u8], index: usize) -> Option<SocketAddr> {
     let is_ipv4 = i32::from(*message.get(HEADER_BYTES)?) == libc::AF_INET;
     read_end(message.get(FOUND_ID_AT..FOUND_COOKIE_AT)?, index, is_ipv4)

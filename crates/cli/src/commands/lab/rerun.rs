@@ -13,7 +13,7 @@ use longfat_lab::{
     session::{Backend, Carrier},
 };
 use longfat_report::compare::Side;
-use longfat_schema::run::{Provenance, RunDirectory, RunStatus, find_runs};
+use longfat_schema::run::{Provenance, RESULT_FILE, RunDirectory, RunStatus, find_runs};
 use std::{
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -115,6 +115,12 @@ fn renew_twins(args: &RerunArgs) -> Outcome {
         if stop.load(Ordering::Acquire) {
             return Err(anyhow!("interrupted").into());
         }
+    }
+    let is_result = args.directory.join(RESULT_FILE).is_file();
+    if is_result && found.iter().any(|(_, came)| *came != TwinAgain::Left) {
+        eprintln!(
+            "the result itself was gathered before: the 'lab run' that made it, run again, gathers it anew"
+        );
     }
     let in_words = |came: &TwinAgain| match came {
         TwinAgain::Renewed => "its twin was simulated again".to_owned(),
