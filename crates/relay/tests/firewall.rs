@@ -5,7 +5,7 @@
 mod bed;
 
 use bed::{Bed, exchange, nft, path::eventually, servers};
-use longfat_relay::RelayPlan;
+use longfat_relay::{Accept, RelayPlan};
 use std::{
     net::{SocketAddr, TcpStream},
     time::Duration,
@@ -22,6 +22,9 @@ const MASQUERADE: &str = "table inet nat {
     chain post { type nat hook postrouting priority srcnat; oifname \"wan\" masquerade; }
 }";
 
+/// Packets of a window that a SYN can tell of: 65,535 bytes.
+const FIRST_WINDOW_PACKETS: u64 = 45;
+
 fn ways() -> [(&'static str, RelayPlan); 3] {
     [("e", Bed::transparent()), ("a", Bed::after_server()), ("x", Bed::end_to_end())]
 }
@@ -36,6 +39,7 @@ fn dropped(bed: &Bed) -> Vec<String> {
 fn transfers(tag: &str, plan: RelayPlan, firewall: &str, servers: &[SocketAddr]) {
     let bed = Bed::new(tag);
     nft(&bed.relay, firewall);
+    let plan_steps_in = plan.defaults.accept == Accept::EndToEnd;
     let relay = bed.start(plan);
     for server in servers {
         let listener = bed.listen(&server.to_string());
@@ -45,7 +49,13 @@ fn transfers(tag: &str, plan: RelayPlan, firewall: &str, servers: &[SocketAddr])
         }
     }
     let dropped = dropped(&bed);
-    assert!(dropped.iter().all(|line| line.contains("packets 0 ")), "{dropped:?}");
+    let packets =
+        |line: &String| line.split(' ').skip_while(|word| *word != "packets").nth(1)?.parse::<u64>().ok();
+    let counts: Option<Vec<u64>> = dropped.iter().map(packets).collect();
+    // Where the relay steps in, conntrack may miss the first acknowledgements on a busy host ("What it lacks" in
+    // docs/design/relay-adopt.md). What passes the first window by then is sent again.
+    let most = if plan_steps_in { FIRST_WINDOW_PACKETS } else { 0 };
+    assert!(counts.is_some_and(|counts| counts.iter().all(|count| *count <= most)), "{tag}: {dropped:?}");
     let stats = relay.stop();
     let count = 3 * servers.len() as u64;
     assert_eq!((stats.connections, stats.finished), (count, count), "relayed, not forwarded");
