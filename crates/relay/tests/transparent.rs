@@ -220,10 +220,21 @@ fn sysctls_that_would_break_it_are_refused_and_with_leave_forwarding_is_set_and_
         bed.relay.run(|| longfat_relay::run(&plan, &AtomicBool::new(true), &())).unwrap().unwrap_err();
     assert!(refused.to_string().contains("net.ipv4.conf.all.src_valid_mark=0"), "{refused}");
     vmark("0");
-    let relay = bed.start(plan);
-    assert_eq!(bed.relay.run(|| sysctl::read("net.ipv4.ip_forward").unwrap()).unwrap(), "1");
+    let relay = bed.start(plan.clone());
+    let forwarding = || bed.relay.run(|| sysctl::read("net.ipv4.ip_forward").unwrap()).unwrap();
+    assert_eq!(forwarding(), "1");
     relay.stop();
     assert_eq!(footprint(&bed), before);
+    // Of two relays the last one that ends sets it back, whoever turned it on.
+    for first_ends_first in [true, false] {
+        let first = bed.start(plan.clone());
+        let second = bed.start(RelayPlan { name: "second".into(), ..plan.clone() });
+        let (sooner, later) = if first_ends_first { (first, second) } else { (second, first) };
+        sooner.stop();
+        assert_eq!(forwarding(), "1");
+        later.stop();
+        assert_eq!(footprint(&bed), before);
+    }
 }
 
 #[test]
