@@ -311,10 +311,11 @@ impl Interception {
         }
         let others: Vec<_> = records()?.into_iter().filter(|(name, _)| *name != table_name).collect();
         // Whoever ends last turns off what another one turned on.
-        let was_off = [
-            is_off(FORWARDING[0]) || others.iter().any(|(_, other)| other.forwarding_ipv4),
-            is_off(FORWARDING[1]) || others.iter().any(|(_, other)| other.forwarding_ipv6),
-        ];
+        let is_to_end = |family: usize| {
+            plan.set_forwarding
+                && (is_off(FORWARDING[family]) || others.iter().any(|(_, other)| other.forwarding[family]))
+        };
+        let forwarding = [is_to_end(0), is_to_end(1)];
         let numbers =
             marks::choose(plan, others.into_iter().map(|(name, record)| (name, record.numbers)).collect())?;
         let life = show_life(&table_name)?;
@@ -324,8 +325,7 @@ impl Interception {
             start_ticks: lease::start_time(pid).unwrap_or(0),
             pid_namespace: lease::pid_namespace(),
             keep: refuses,
-            forwarding_ipv4: plan.set_forwarding && was_off[0],
-            forwarding_ipv6: plan.set_forwarding && was_off[1],
+            forwarding,
             numbers,
         };
         let refusals = refuses.then(|| refusals(relay, &record.numbers));
@@ -435,9 +435,7 @@ impl Interception {
 
     /// Begins to take packets, for listeners on these ports: those of each rule, or one pair for everything.
     pub fn start(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
-        for (key, set) in
-            FORWARDING.into_iter().zip([self.record.forwarding_ipv4, self.record.forwarding_ipv6])
-        {
+        for (key, set) in FORWARDING.into_iter().zip(self.record.forwarding) {
             if set {
                 sysctl::write(key, "1")?;
             }

@@ -194,8 +194,8 @@ fn slow_start_doubles_the_window_every_round_trip() {
 
 #[test]
 fn a_tail_loss_is_probed_not_timed_out() {
-    // The last segment of a short transfer is lost: a probe two round trips later repairs it (RFC 8985). On the long path
-    // the probe comes when a timeout is due, and is given the time to be answered.
+    // The last segment of a short transfer is lost: a probe two round trips later repairs it (RFC 8985). On the long
+    // path the probe comes when a timeout is due, and is given the time to be answered.
     for delay_ms in [10, 300] {
         let mut forward = direction(Some(100_000_000), delay_ms * MS, 1 << 20);
         let mut dark = forward.line.clone();

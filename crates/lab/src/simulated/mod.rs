@@ -209,9 +209,9 @@ fn twin_held_up(plan: &Plan, hold_ups: &[HeldUp], stop: &AtomicBool) -> Option<T
     }
 }
 
-/// What the simulator makes of the same plan under other seeds, with packets about as late as a run's own `figures` say of
-/// its links, made as they are asked for. On a path where nothing is drawn a few microseconds may decide whether a flow
-/// loses two segments or three, and how long it repairs them.
+/// What the simulator makes of the same plan under other seeds, with packets about as late as a run's own `figures` say
+/// of its links, made as they are asked for. On a path where nothing is drawn a few microseconds may decide whether a
+/// flow loses two segments or three, and how long it repairs them.
 pub fn twins_by_chance<'a>(
     plan: &Plan,
     figures: &[Metric],
@@ -224,17 +224,17 @@ pub fn twins_by_chance<'a>(
     })
 }
 
-/// A plan whose packets arrive later, each by as much as chance has it: on an average by a quarter of what 99 in 100 of the
-/// run's kept to.
+/// A plan whose packets arrive later, each by as much as chance has it: on an average by a quarter of what 99 in 100 of
+/// the run's kept to.
 fn as_late(plan: &Plan, figures: &[Metric]) -> Plan {
     let mut plan = plan.clone();
     for cable in &mut plan.links {
         let Some(path) = &mut cable.path else { continue };
         for (name, direction) in [("forward", &mut path.forward), ("backward", &mut path.backward)] {
             let of = format!("{}/{name}", cable.name);
-            let late = figures.iter().find(|figure| figure.metric == "late_p99_us" && figure.of == of);
-            let Some(late) = late.filter(|_| !direction.reorder) else { continue };
-            let late_ns = (late.value / 2.0).clamp(LATE_LEAST_US, LATE_MOST_US) * 1000.0;
+            let late_us = Metric::find(figures, "late_p99_us", &of).filter(|_| !direction.reorder);
+            let Some(late_us) = late_us else { continue };
+            let late_ns = (late_us / 2.0).clamp(LATE_LEAST_US, LATE_MOST_US) * 1000.0;
             let lines = direction.schedule.iter_mut().map(|change| &mut change.line);
             lines
                 .chain([&mut direction.line])

@@ -330,7 +330,7 @@ fn hold_ups(seed: u64, count: u64, length_us: i64) -> Vec<HeldUp> {
 }
 
 fn goodput_bps(metrics: &[Metric]) -> f64 {
-    metrics.iter().find(|m| m.metric == "goodput_bps" && m.stream.is_none()).unwrap().value
+    Metric::find(metrics, "goodput_bps", "f").unwrap()
 }
 
 /// A simulated run of `made` with hold-ups, taken for an emulated one of `plan` that recorded `known` ones: what its

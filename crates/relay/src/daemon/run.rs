@@ -356,13 +356,14 @@ fn drain(workers: &Workers, running: &mut Running, commands: &dyn Commands) -> I
     deadline
 }
 
-/// The kernel still sends what streams that have ended left it. It hears their ends only as long as packets are led here, so
-/// that is waited for. What takes too long is given up: without a socket here, what such an end says goes to its peer.
+/// The kernel still sends what streams that have ended left it. It hears their ends only as long as packets are led
+/// here, so that is waited for. What takes too long is given up: without a socket here, what such an end says goes to
+/// its peer.
 fn finish(shared: &Shared, deadline: Instant, commands: &dyn Commands) {
     let Some(mark) = shared.packets.mark() else { return };
     let unfinished = || Unfinished::all(mark).unwrap_or_default();
     wait(deadline, || commands.stop() == Stop::Now || unfinished().is_empty());
-    let aborted = unfinished().iter().filter(|stream| stream.abort().is_ok()).count();
+    let aborted = unfinished().iter().filter(|stream| stream.abort().unwrap_or(false)).count();
     if aborted > 0 {
         shared.journal.warn(&format!(
             "{aborted} streams that had ended were given up: their ends had not taken all of them in time"

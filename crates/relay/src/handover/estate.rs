@@ -320,8 +320,8 @@ fn bytes(held: Held, next: &mut impl FnMut() -> io::Result<OwnedFd>) -> io::Resu
     })
 }
 
-/// Marks a leg as this relay's own, and has it hear and report every byte again: a relay that was killed while it left or moved
-/// the connection has made it deaf.
+/// Marks a leg as this relay's own, and has it hear and report every byte again: a relay that was killed while it left
+/// or moved the connection has made it deaf.
 pub(crate) fn refit(socket: &TcpStream, own_mark: Option<u32>) {
     leg::hear(socket);
     leg::wake_at(socket, 1);

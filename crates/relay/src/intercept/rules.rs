@@ -33,9 +33,8 @@ pub(crate) struct Record {
     /// The PID namespace that its number is of; records of older versions do not say.
     pub pid_namespace: Option<u64>,
     pub numbers: Marks,
-    /// Forwarding sysctls found off and turned on.
-    pub forwarding_ipv4: bool,
-    pub forwarding_ipv6: bool,
+    /// Forwarding sysctls found off and turned on, by this relay or another that lived then: IPv4's and IPv6's.
+    pub forwarding: [bool; 2],
     /// The relay fails closed: when it is dead its table goes on refusing connections until somebody removes it.
     pub keep: bool,
 }
@@ -51,8 +50,8 @@ impl Record {
             self.numbers.mark,
             self.numbers.own_mark,
             self.numbers.table,
-            u8::from(self.forwarding_ipv4),
-            u8::from(self.forwarding_ipv6),
+            u8::from(self.forwarding[0]),
+            u8::from(self.forwarding[1]),
             u8::from(self.keep),
         )
     }
@@ -71,8 +70,7 @@ impl Record {
             start_ticks: value("start")?,
             pid_namespace: value("ns"),
             numbers: Marks { mark: number("mark")?, own_mark: number("own")?, table: number("table")? },
-            forwarding_ipv4: value("fwd4")? != 0,
-            forwarding_ipv6: value("fwd6")? != 0,
+            forwarding: [value("fwd4")? != 0, value("fwd6")? != 0],
             keep: value("keep")? != 0,
         })
     }
@@ -579,8 +577,7 @@ mod tests {
             start_ticks: 9_999_999_999_999,
             pid_namespace: Some(u32::MAX.into()),
             numbers: Marks { mark: u32::MAX - 1, own_mark: u32::MAX, table: u32::MAX },
-            forwarding_ipv4: true,
-            forwarding_ipv6: false,
+            forwarding: [true, false],
             keep: true,
         }
     }

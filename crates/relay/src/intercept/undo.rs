@@ -32,7 +32,7 @@ pub(super) fn undo_behind(table_name: &str, record: &Record, refusals: &str) -> 
     undo_routes(record)?;
     let left = stop_forwarding(table_name, record).err();
     // Whoever turns forwarding on from now on is somebody else.
-    let undone = Record { forwarding_ipv4: false, forwarding_ipv6: false, ..record.clone() };
+    let undone = Record { forwarding: [false; 2], ..record.clone() };
     if undone != *record {
         nft(&rules::replace(table_name, &undone, refusals))?;
     }
@@ -62,21 +62,18 @@ pub(super) fn undo_routes(record: &Record) -> Result<()> {
     Ok(())
 }
 
-/// Turns off what the relay turned on, unless it is off: the relay may not have come to it. Another relay that lives and
-/// needs it turns it off in its time.
+/// Turns off what the relay turned on, unless it is off: the relay may not have come to it. Another relay that lives
+/// and needs it turns it off in its time.
 fn stop_forwarding(table_name: &str, record: &Record) -> Result<()> {
-    let mut outcome = Ok(());
-    let mine = [record.forwarding_ipv4, record.forwarding_ipv6];
-    if mine == [false; 2] {
+    if record.forwarding == [false; 2] {
         return Ok(());
     }
-    let others: Vec<_> = records()?.into_iter().filter(|(name, _)| name != table_name).collect();
-    let living = others.iter().filter(|(name, record)| is_living(name, record));
-    let needed = living.fold([false; 2], |[ipv4, ipv6], (_, other)| {
-        [ipv4 | other.forwarding_ipv4, ipv6 | other.forwarding_ipv6]
-    });
-    for ((key, set), is_needed) in FORWARDING.into_iter().zip(mine).zip(needed) {
-        if set && !is_needed && sysctl::read(key).is_ok_and(|value| value == "1") {
+    let others = records()?.into_iter().filter(|(name, other)| name != table_name && is_living(name, other));
+    let needed: Vec<_> = others.map(|(_, other)| other.forwarding).collect();
+    let mut outcome = Ok(());
+    for (family, key) in FORWARDING.into_iter().enumerate() {
+        let is_mine = record.forwarding[family] && !needed.iter().any(|needed| needed[family]);
+        if is_mine && sysctl::read(key).is_ok_and(|value| value == "1") {
             outcome = outcome.and(sysctl::write(key, "0"));
         }
     }

@@ -74,13 +74,9 @@ impl Unfinished {
         })
     }
 
-    /// Gives its bytes up. The kernel resets its end only where that has not closed yet.
-    pub fn abort(&self) -> nix::Result<()> {
-        let answer = ask(&open()?, &request(SOCK_DESTROY, self.pair, Some(self.cookie)))?;
-        match number(&answer) {
-            Some(0) => Ok(()),
-            found => Err(nix::errno::Errno::from_raw(-found.unwrap_or_default())),
-        }
+    /// Gives its bytes up; whether the kernel did so. It resets the stream's end only where that has not closed yet.
+    pub fn abort(&self) -> nix::Result<bool> {
+        destroy(&open()?, self.pair, self.cookie)
     }
 }
 
@@ -228,7 +224,12 @@ fn try_end_time_wait(pair: Pair) -> nix::Result<bool> {
     let netlink = open()?;
     let found = ask(&netlink, &request(SOCK_DIAG_BY_FAMILY, pair, None))?;
     let (Some(TIME_WAIT), Some(cookie)) = (state(&found), cookie(&found)) else { return Ok(false) };
-    let answer = ask(&netlink, &request(SOCK_DESTROY, pair, Some(cookie)))?;
+    destroy(&netlink, pair, cookie)
+}
+
+/// Ends a socket that was found; whether the kernel did so.
+fn destroy(netlink: &OwnedFd, pair: Pair, cookie: [u8; 8]) -> nix::Result<bool> {
+    let answer = ask(netlink, &request(SOCK_DESTROY, pair, Some(cookie)))?;
     Ok(number(&answer) == Some(0))
 }
 

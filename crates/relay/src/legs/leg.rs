@@ -257,8 +257,8 @@ pub(crate) fn close_with_reset(socket: &impl AsFd) {
     set_linger(socket, 1);
 }
 
-/// Has a socket hear: it is in repair mode no more, and no filter drops what comes for it. One that is in order stays as it
-/// was, and so does one that has ended.
+/// Has a socket hear: it is in repair mode no more, and no filter drops what comes for it. One that is in order stays
+/// as it was, and so does one that has ended.
 pub(crate) fn hear(socket: &TcpStream) {
     // Whoever leaves the mode without being in it lets nobody share the port any more.
     if socket::option(socket, libc::IPPROTO_TCP, libc::TCP_REPAIR).is_ok_and(|mode| mode == 1) {

@@ -172,8 +172,7 @@ impl Landing {
 fn begin(workers: &Workers, connection: Box<Relayed>) {
     workers.shared.journal.moved_in.fetch_add(1, Ordering::Relaxed);
     workers.stand(&connection.legs);
-    let carried = |index: &usize| workers.handles[*index].carried.load(Ordering::Relaxed);
-    let worker = (0..workers.handles.len()).min_by_key(carried).unwrap_or(0);
+    let worker = workers.emptiest_of(workers.handles.len());
     arrival::keep(&workers.keeping, &connection, worker);
     workers.handles[worker].carried.fetch_add(1, Ordering::Relaxed);
     workers.handles[worker].hand_over(connection);

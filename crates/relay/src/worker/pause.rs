@@ -9,10 +9,7 @@ use super::{
     release::{UNHEARD, both},
 };
 use crate::{adopt::Kept, logic::Pair, observe::observer::Ended};
-use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 /// Packets that were past the program at tc when it began to lead them are with their sockets by then.
 const SETTLE: Duration = Duration::from_millis(2);
@@ -105,12 +102,10 @@ impl Worker<'_> {
         self.pausing.due = now + every.max(OFTEN);
     }
 
-    /// Workers beyond the first few have no interface to which packets could be led: one that has, and the least to do, leaves
-    /// the connection at its next look.
+    /// Workers beyond the first few have no interface to which packets could be led: one that has, and carries the
+    /// fewest connections, leaves this one at its next look.
     fn give_to_holder(&mut self, token: Token) {
-        let carried = |holder: &usize| self.workers.handles[*holder].carried.load(Ordering::Relaxed);
-        let to = (0..self.shared.plan.holders()).min_by_key(carried).unwrap_or(0);
-        self.donate(token, to);
+        self.donate(token, self.workers.emptiest_of(self.shared.plan.holders()));
     }
 
     /// Leaves a connection if nothing keeps it; whether it is to be looked at again.

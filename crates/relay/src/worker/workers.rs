@@ -56,6 +56,12 @@ impl<'a> Workers<'a> {
         })
     }
 
+    /// The worker that carries the fewest connections, of the first so many.
+    pub fn emptiest_of(&self, count: usize) -> usize {
+        let carried = |worker: &usize| self.handles[*worker].carried.load(Ordering::Relaxed);
+        (0..count).min_by_key(carried).unwrap_or(0)
+    }
+
     /// Every worker has so many listeners: what descriptors they, the gates of held handshakes and the programs that
     /// mark leave is for connections.
     pub fn count_descriptors(&self, listeners: usize) {

@@ -161,6 +161,14 @@ pub struct Metric {
     pub value: f64,
 }
 
+impl Metric {
+    /// The figure of that name and scope, of the flow as a whole.
+    pub fn find(figures: &[Metric], metric: &str, of: &str) -> Option<f64> {
+        let matches = |m: &&Metric| m.metric == metric && m.of == of && m.stream.is_none();
+        figures.iter().find(matches).map(|m| m.value)
+    }
+}
+
 /// Where, when and with what something was made.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
@@ -248,8 +256,7 @@ impl RunManifest {
 
     /// The figure of that name and scope, of the flow as a whole.
     pub fn metric(&self, metric: &str, of: &str) -> Option<f64> {
-        let matches = |m: &&Metric| m.metric == metric && m.of == of && m.stream.is_none();
-        self.metrics.iter().find(matches).map(|m| m.value)
+        Metric::find(&self.metrics, metric, of)
     }
 }
 

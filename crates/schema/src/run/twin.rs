@@ -258,8 +258,7 @@ fn explanation(
 impl Twin {
     /// The figure of that name and scope.
     pub fn metric(&self, metric: &str, of: &str) -> Option<f64> {
-        let matches = |m: &&Metric| m.metric == metric && m.of == of && m.stream.is_none();
-        self.metrics.iter().find(matches).map(|m| m.value)
+        Metric::find(&self.metrics, metric, of)
     }
 }
 

@@ -13,7 +13,8 @@ const RTT_SHIFT: u32 = 9;
 const LEAST_SEGMENTS: u64 = 2;
 /// Where no share of the window is set, so many segments are worth sending (tcp_max_tso_deferred_mss).
 const WORTH_SEGMENTS: u64 = 3;
-/// A write so long ago belongs to another burst: nothing waits for more. Nor for an acknowledgement that is further away.
+/// A write so long ago belongs to another burst: nothing waits for more. Nor for an acknowledgement that is further
+/// away.
 const RECENT_NS: u64 = 1_000_000;
 
 /// What becomes of the next bundle.

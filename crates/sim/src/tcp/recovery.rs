@@ -179,8 +179,8 @@ impl Sender {
         wait_ns
     }
 
-    /// RFC 8985, section 6.2, step 4: a window that was too short, as duplicates tell, is a quarter of the round trip longer
-    /// for sixteen recoveries (tcp_rack_update_reo_wnd). At most once in a round trip.
+    /// RFC 8985, section 6.2, step 4: a window that was too short, as duplicates tell, is a quarter of the round trip
+    /// longer for sixteen recoveries (tcp_rack_update_reo_wnd). At most once in a round trip.
     pub(super) fn widen_reorder_window(&mut self, found: &Found) {
         let Some((prior_delivered, _)) = found.rate_from else { return };
         let delivered = self.delivered().0;
