@@ -107,6 +107,27 @@ fn hop(route: &[u8]) -> Option<Hop> {
     Some(Hop { interface: number(find(RTA_OIF)?)?, gateway: find(RTA_GATEWAY).and_then(address) })
 }
 
+/// Errnos of a question for a route that say that there is none: nothing leads there, or what does is `unreachable`,
+/// `blackhole` (EINVAL), `prohibit` (EACCES) or `throw` (EAGAIN), or the kernel has nothing of the family.
+const NO_ROUTE: [i32; 7] = [
+    libc::ENETUNREACH,
+    libc::EHOSTUNREACH,
+    libc::EINVAL,
+    libc::EACCES,
+    libc::EAGAIN,
+    libc::EOPNOTSUPP,
+    libc::EAFNOSUPPORT,
+];
+
+/// Whether everything was taken that the kernel had to tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Yes.
+    Whole,
+    /// The kernel had more to tell than the socket holds.
+    Cut,
+}
+
 /// A netlink socket of the network namespace it is made in.
 #[derive(Debug)]
 pub struct Netlink {
@@ -125,11 +146,20 @@ impl Netlink {
         Netlink::with_groups(LINKS_ADDRESSES_ROUTES)
     }
 
+    /// One that tells what these groups of a protocol (`NETLINK_…`) are told; it never blocks.
+    pub fn listen(protocol: SockProtocol, groups: u32) -> Result<Netlink> {
+        Netlink::made(protocol, groups, SockFlag::SOCK_NONBLOCK)
+    }
+
     fn with_groups(groups: u32) -> Result<Netlink> {
-        let failed = |errno| Error::io("open a netlink socket", errno);
         let blocking = if groups == 0 { SockFlag::empty() } else { SockFlag::SOCK_NONBLOCK };
+        Netlink::made(SockProtocol::NetlinkRoute, groups, blocking)
+    }
+
+    fn made(protocol: SockProtocol, groups: u32, blocking: SockFlag) -> Result<Netlink> {
+        let failed = |errno| Error::io("open a netlink socket", errno);
         let flags = SockFlag::SOCK_CLOEXEC | blocking;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute);
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol);
         let socket = socket.map_err(failed)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups)).map_err(failed)?;
         Ok(Netlink { socket, sequence: 0 })
@@ -137,15 +167,21 @@ impl Netlink {
 
     /// Takes everything that has been told; whether that was anything.
     pub fn drain(&self) -> bool {
-        let mut buffer = vec![0; 1 << 16];
         let mut any = false;
+        // More than could be taken: something changed, and what it is will be asked.
+        self.take(|_| any = true) == Told::Cut || any
+    }
+
+    /// Takes what has been told.
+    pub fn take(&self, mut each: impl FnMut(Message<'_>)) -> Told {
+        let mut buffer = vec![0; 1 << 16];
+        let mut told = Told::Whole;
         loop {
             match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                Ok(0) => return any,
-                Ok(_) => any = true,
-                // The kernel has told more than we could take: something changed, and what it is will be asked.
-                Err(nix::errno::Errno::ENOBUFS) => any = true,
-                Err(_) => return any,
+                Ok(0) => return told,
+                Ok(bytes) => messages(&buffer[..bytes]).for_each(&mut each),
+                Err(nix::errno::Errno::ENOBUFS) => told = Told::Cut,
+                Err(_) => return told,
             }
         }
     }
@@ -162,9 +198,7 @@ impl Netlink {
         push_attribute(&mut body, RTA_DST, &bytes);
         match self.ask(GET_ROUTE, 0, &body) {
             Ok(answers) => Ok(answers.iter().find_map(|answer| hop(answer))),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENETUNREACH | libc::EHOSTUNREACH)) => {
-                Ok(None)
-            }
+            Err(error) if error.raw_os_error().is_some_and(|errno| NO_ROUTE.contains(&errno)) => Ok(None),
             Err(error) => Err(Error::io(format!("ask for the route to {destination}"), error)),
         }
     }
@@ -232,6 +266,24 @@ mod tests {
     fn the_loopback_answers_for_this_host() {
         let hop = Netlink::open().unwrap().hop_to("127.0.0.1".parse().unwrap()).unwrap().unwrap();
         assert_eq!((hop.interface, hop.gateway), (1, None));
+    }
+
+    #[test]
+    fn a_route_that_leads_nowhere_is_none() {
+        let lease = crate::Lease::take(&format!("nowhere{}", std::process::id())).unwrap();
+        let namespace = lease.namespace("a").unwrap();
+        namespace.ip(&["link", "set", "lo", "up"]).unwrap();
+        let hop_to = |to: &str| {
+            namespace.run(|| Netlink::open().unwrap().hop_to(to.parse().unwrap())).unwrap().unwrap()
+        };
+        for (network, to) in [("192.0.2.0/24", "192.0.2.1"), ("2001:db8::/32", "2001:db8::1")] {
+            assert_eq!(hop_to(to), None);
+            for kind in ["blackhole", "prohibit", "unreachable", "throw"] {
+                namespace.ip(&["route", "replace", kind, network]).unwrap();
+                assert_eq!(hop_to(to), None, "{kind} {network}");
+                namespace.ip(&["route", "del", kind, network]).unwrap();
+            }
+        }
     }
 
     proptest! {

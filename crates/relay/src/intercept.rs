@@ -8,6 +8,7 @@ mod marks;
 mod rules;
 mod stale;
 mod undo;
+mod watch;
 
 use crate::{
     Error, Fail, InterceptPlan, Observer, RelayPlan, Result, adopt,
@@ -30,6 +31,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 use undo::{Left, undo, undo_behind, undo_routes, unroute};
+use watch::{Own, Watch};
 
 /// Before anything an administrator is likely to have, after the kernel's own `local` at 0.
 const RULE_PRIORITY: &str = "10";
@@ -291,6 +293,7 @@ pub(crate) struct Interception {
     stood: bool,
     /// Where copies of handshakes are logged to.
     log_group: Cell<u16>,
+    watch: Watch,
     removed: bool,
     /// Says to other PID namespaces that the relay lives; dropped last.
     _life: Option<UnixDatagram>,
@@ -318,7 +321,7 @@ impl Interception {
         let forwarding = [is_to_end(0), is_to_end(1)];
         let numbers =
             marks::choose(plan, others.into_iter().map(|(name, record)| (name, record.numbers)).collect())?;
-        let life = show_life(&table_name)?;
+        let signs = (show_life(&table_name)?, Watch::open()?);
         let pid = std::process::id() as i32;
         let record = Record {
             pid,
@@ -334,7 +337,7 @@ impl Interception {
             true => rules::replace(&table_name, &record, chains),
             false => rules::table(&table_name, &record) + chains,
         })?;
-        let interception = Interception::new(table_name, record, refusals, Found::Nothing, life);
+        let interception = Interception::new(table_name, record, refusals, Found::Nothing, signs);
         match relay.only_watches() {
             true => interception.tells_watched.set(true),
             false => interception.route()?,
@@ -370,10 +373,9 @@ impl Interception {
         };
         let refusals = record.keep.then(|| refusals(relay, &record.numbers));
         let life = life.map_or_else(|| show_life(&table_name), |life| Ok(Some(life)))?;
-        let numbers = record.numbers.clone();
-        let interception = Interception::new(table_name, record, refusals, Found::Others, life);
-        let is_way = |line: &str| marks::made(line, &numbers) == Some((numbers.mark, numbers.table));
-        interception.is_routed.set(marks::routing_rules(FAMILIES[0])?.lines().any(is_way));
+        let signs = (life, Watch::open()?);
+        let interception = Interception::new(table_name, record, refusals, Found::Others, signs);
+        interception.is_routed.set(interception.is_led(FAMILIES[0])?);
         Ok(Some(interception))
     }
 
@@ -382,7 +384,7 @@ impl Interception {
         record: Record,
         refusals: Option<String>,
         found: Found,
-        life: Option<UnixDatagram>,
+        (life, watch): (Option<UnixDatagram>, Watch),
     ) -> Interception {
         let stood = found == Found::Others;
         Interception {
@@ -396,6 +398,7 @@ impl Interception {
             is_shared: Cell::new(stood),
             stood,
             log_group: Cell::default(),
+            watch,
             removed: false,
             _life: life,
         }
@@ -417,10 +420,64 @@ impl Interception {
     }
 
     /// The table says whose it is, and what it takes, again.
-    pub fn renew(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
+    fn renew(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
         let chains = self.chains(plan, ports, Taking::Yes);
-        nft(&rules::replace(&self.table_name, &self.record, &chains))?;
+        self.change(Own::Table, || Ok(nft(&rules::replace(&self.table_name, &self.record, &chains))?))?;
         Ok(())
+    }
+
+    /// The table says again that it is this relay's: a successor that had taken it over has failed.
+    pub fn stay(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
+        self.watch.has_lost(&self.table_name, &self.record.numbers);
+        self.watch.mended();
+        self.renew(plan, ports)
+    }
+
+    /// Makes again what somebody else has taken away, of rules or of ways; whether there was anything. A successor's
+    /// are not touched.
+    pub fn mend(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<bool> {
+        if !self.watch.has_lost(&self.table_name, &self.record.numbers) {
+            return Ok(false);
+        }
+        self.watch.mended();
+        if find(&self.table_name).is_some_and(|found| found != self.record) {
+            return Ok(false);
+        }
+        let made = self.route_again(plan).and_then(|()| self.renew(plan, ports));
+        made.inspect_err(|_| self.watch.not_mended())?;
+        Ok(true)
+    }
+
+    /// Makes the ways that are missing.
+    fn route_again(&self, plan: &RelayPlan) -> Result<()> {
+        if !self.is_routed.get() {
+            return Ok(());
+        }
+        let places: Vec<_> = plan.holding_rules().flat_map(|rule| places(rule, plan.holders())).collect();
+        for family in families() {
+            // Those that are there are refused.
+            ip_try(family, &(self.delivery() + &self.ways_to(&places)))?;
+            if !self.is_led(family)? {
+                ip_all(family, &self.delivery())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether packets of the relay's connections find their way in a family.
+    fn is_led(&self, family: &str) -> Result<bool> {
+        let numbers = &self.record.numbers;
+        let is_way = |line: &str| marks::made(line, numbers) == Some((numbers.mark, numbers.table));
+        Ok(marks::routing_rules(family)?.lines().any(is_way))
+    }
+
+    /// Changes something: what is told of that is nobody else's doing.
+    fn change<T>(&self, what: Own, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let numbers = &self.record.numbers;
+        self.watch.has_lost(&self.table_name, numbers);
+        let outcome = work();
+        self.watch.changed(what, &self.table_name, numbers);
+        outcome
     }
 
     /// The mark of the relay's own packets.
@@ -458,7 +515,7 @@ impl Interception {
     /// Other rules instead of those that stand, in one transaction.
     pub fn exchange(&self, plan: &RelayPlan, ports: &[ListenPorts], taking: Taking) -> Result<()> {
         let chains = self.chains(plan, ports, taking);
-        nft(&format!("{}{chains}", rules::delete_rules(&self.table_name)))?;
+        self.change(Own::Table, || Ok(nft(&format!("{}{chains}", rules::delete_rules(&self.table_name)))?))?;
         let refuses = self.record.keep;
         self.refusals.replace(refuses.then(|| refusals(plan, &self.record.numbers)));
         Ok(())
@@ -525,7 +582,7 @@ impl Interception {
         let routed = for_families(&(self.delivery() + &self.ways_to(&self.unrouted.borrow())));
         routed.inspect_err(|_| {
             // The next attempt begins anew.
-            let _ = undo_routes(&self.record);
+            let _ = self.change(Own::Ways, || undo_routes(&self.record));
         })?;
         self.unrouted.borrow_mut().clear();
         self.is_routed.set(true);
@@ -602,10 +659,8 @@ impl Interception {
         let ways: Vec<_> = places(rule, holders).iter().map(way).collect();
         for family in FAMILIES {
             // What stays is found again at the end.
-            let _ = ip_try(
-                family,
-                &ways.iter().map(|way| unroute(family, &self.record, *way)).collect::<String>(),
-            );
+            let commands: String = ways.iter().map(|way| unroute(family, &self.record, *way)).collect();
+            let _ = self.change(Own::Ways, || Ok(ip_try(family, &commands)?));
         }
     }
 
@@ -666,10 +721,12 @@ impl Drop for Interception {
 
 /// Runs these commands of `ip` for every IP family that this namespace has.
 fn for_families(commands: &str) -> Result<()> {
-    FAMILIES
-        .into_iter()
-        .take(1 + usize::from(has_ipv6()))
-        .try_for_each(|family| Ok(ip_all(family, commands)?))
+    families().try_for_each(|family| Ok(ip_all(family, commands)?))
+}
+
+/// The IP families that this namespace has.
+fn families() -> impl Iterator<Item = &'static str> {
+    FAMILIES.into_iter().take(1 + usize::from(has_ipv6()))
 }
 
 /// Whether this namespace has IPv6 (IPv4 it has).

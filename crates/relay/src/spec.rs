@@ -51,7 +51,8 @@ pub struct RelaySpec {
     /// What becomes of intercepted traffic while the relay is not there: it passes unrelayed, or is dropped.
     #[serde(default)]
     pub fail: Fail,
-    /// Connections, memory and descriptors that the relay may use; beyond them clients wait, and no byte is dropped.
+    /// Connections, memory and descriptors that the relay may use; beyond them clients wait or pass unrelayed, as they
+    /// are accepted, and no byte is dropped.
     #[serde(default)]
     pub limits: LimitsSpec,
     /// How long living connections may go on after SIGTERM; 5 s when absent.
@@ -272,7 +273,7 @@ pub struct LegSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "json-schema", derive(schemars::JsonSchema))]
 pub struct LimitsSpec {
-    /// Connections at a time; more wait in the kernel's queue.
+    /// Connections at a time; more wait in the kernel's queue, or pass unrelayed where the server is to answer first.
     pub connections: Option<usize>,
     /// Connections of one client address; by default as many as are free, three quarters while it is alone.
     pub client: Option<usize>,

@@ -5,7 +5,7 @@ mod bed;
 
 use bed::{
     Bed, Running, SERVER_V4, SERVER_V6, accept, carry, check_noise, exchange, nft, path::eventually,
-    send_noise, set_forwarding,
+    send_noise, servers, set_forwarding, talk,
 };
 use longfat_host::{run_command, sysctl};
 use longfat_relay::{Error, MatchPlan, RelayPlan, RulePlan};
@@ -431,4 +431,63 @@ fn a_client_may_reuse_its_port_towards_the_same_server_at_once() {
     [false, false].into_iter().for_each(|server_closes_first| ask(40_001, server_closes_first));
     assert_eq!(warnings(), [""; 0]);
     assert_eq!(relay.stop().finished, 6);
+}
+
+/// Takes away what leads marked packets to sockets.
+fn remove_ways(host: &longfat_host::Namespace) {
+    for family in ["-4", "-6"] {
+        while host.ip(&[family, "rule", "del", "priority", "10"]).is_ok() {}
+    }
+}
+
+#[test]
+fn rules_that_somebody_removes_stand_again_and_connections_live_on() {
+    let removals: [fn(&longfat_host::Namespace); 4] = [
+        |host| drop(nft(host, "flush ruleset\n")),
+        |host| drop(nft(host, "flush table inet longfat_test\n")),
+        remove_ways,
+        |host| {
+            remove_ways(host);
+            nft(host, "delete table inet longfat_test\n");
+        },
+    ];
+    for (tag, plan) in [("flush", Bed::transparent()), ("flushheld", Bed::after_server())] {
+        let bed = Bed::new(tag);
+        let listeners = servers().map(|address| bed.listen(&address.to_string()));
+        let relay = bed.start(plan);
+        let mut pairs = Vec::new();
+        let open = |pairs: &mut Vec<_>| {
+            for (listener, address) in listeners.iter().zip(servers()) {
+                pairs.push(bed.pair(listener, address));
+            }
+        };
+        open(&mut pairs);
+        let rules = |family| bed.relay.ip(&[family, "rule", "show"]).unwrap().matches("fwmark").count();
+        let stands =
+            || (nft(&bed.relay, "list ruleset\n").matches("socket").count(), rules("-4"), rules("-6"));
+        let whole = stands();
+        assert!(whole.0 > 0 && whole.1 > 0 && whole.1 == whole.2, "{whole:?}");
+        for remove in removals {
+            std::thread::scope(|scope| {
+                for (client, far) in &pairs {
+                    scope.spawn(|| talk(client, far, 4 << 20, (1 << 14, Duration::from_millis(1))));
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                remove(&bed.relay);
+                eventually("the rules stand again", || stands() == whole);
+            });
+            open(&mut pairs);
+            pairs.iter().for_each(|(client, far)| talk(client, far, 10_000, (1 << 14, Duration::ZERO)));
+        }
+        let count = pairs.len() as u64;
+        drop(pairs);
+        eventually("all have ended", || bed.leg_count() == 0);
+        let warned = relay.notes.warnings.lock().unwrap().len();
+        let stats = relay.stop();
+        assert_eq!((stats.connections, stats.finished), (count, count), "{tag}: {stats:?}");
+        assert!(
+            warned >= removals.len(),
+            "{tag}: it says so each time, also when it comes in between: {warned}"
+        );
+    }
 }

@@ -242,6 +242,8 @@ impl<'a> Adopter<'a> {
             Verdict::Taken => drop(tun.write(packet)),
             Verdict::Passed => self.send(packet, segment.to.ip()),
             Verdict::Pass(reason) => self.pass(&segment, reason),
+            // Its end sends it again; numbers are taken from what arrived whole.
+            Verdict::Insert(..) if !segment.is_intact() => self.send(packet, segment.to.ip()),
             Verdict::Insert(between, rule) => match self.insert(&segment, &between, rule, tun) {
                 Ok(inserted) => self.inserted.push(inserted),
                 Err(reason) => self.pass(&segment, reason),

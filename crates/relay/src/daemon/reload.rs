@@ -33,6 +33,8 @@ const EXCLUDING: Duration = Duration::from_millis(200);
 const LISTENING: Duration = Duration::from_secs(3);
 /// Retransmissions of SYN-ACKs after which a client is unheard: after 1, 3 and 7 s.
 const UNHEARD_RETRANSMISSIONS: u8 = 3;
+/// Least between two times that rules are made again which somebody has taken away.
+const MENDING: Duration = Duration::from_secs(1);
 /// For handshakes under way when a listener goes: a round trip of a satellite path and a lost packet.
 const LINGER: Duration = Duration::from_secs(3);
 
@@ -52,6 +54,8 @@ pub(crate) struct Running<'a> {
     /// When clients that are not heard of were last looked for.
     listened: Instant,
     retransmissions: Retransmissions,
+    /// When rules are next looked at: what somebody takes away again and again is not made again all the time.
+    next_mend: Instant,
 }
 
 impl<'a> Running<'a> {
@@ -62,7 +66,7 @@ impl<'a> Running<'a> {
         interception: Option<&'a Interception>,
     ) -> Running<'a> {
         let (retiring, told) = Default::default();
-        let (excluded, listened) = (Excluded::new(), Instant::now());
+        let (excluded, listened, next_mend) = (Excluded::new(), Instant::now(), Instant::now());
         let retransmissions = Retransmissions::open();
         let (base, added) = (Arc::clone(&plan), Vec::new());
         Running {
@@ -77,6 +81,7 @@ impl<'a> Running<'a> {
             told,
             listened,
             retransmissions,
+            next_mend,
         }
     }
 
@@ -88,12 +93,37 @@ impl<'a> Running<'a> {
     /// No successor came about: the rules say again whose they are.
     pub fn stay(&mut self, workers: &Workers) {
         workers.held.adopting.watcher.go_on();
-        // The table is made anew, and its sets are empty.
-        (self.excluded, self.told) = (Excluded::new(), Default::default());
+        self.forget_sets();
         let Some(interception) = self.interception else { return };
-        if let Err(error) = interception.renew(&self.plan, &self.ports) {
+        if let Err(error) = interception.stay(&self.plan, &self.ports) {
             workers.shared.journal.warn(&format!("say in the rules that this relay goes on: {error}"));
         }
+    }
+
+    /// The table is made anew, and its sets are empty.
+    fn forget_sets(&mut self) {
+        (self.excluded, self.told) = (Excluded::new(), Default::default());
+    }
+
+    /// Makes again what somebody else has taken away of the rules, or of the ways to sockets. Packets that pass
+    /// meanwhile are those of another connection to whom they come, so this is done at once.
+    pub fn mend(&mut self, workers: &Workers) {
+        let Some(interception) = self.interception.filter(|_| Instant::now() >= self.next_mend) else {
+            return;
+        };
+        let journal = workers.shared.journal;
+        match interception.mend(&self.plan, &self.ports) {
+            Ok(false) => return,
+            Ok(true) => {
+                self.forget_sets();
+                journal.warn(
+                    "somebody removed rules of this relay (nft flush ruleset, ip rule del); they stand again. Packets \
+                     that passed meanwhile may have ended connections",
+                );
+            }
+            Err(error) => journal.warn(&format!("make rules again that somebody removed: {error}")),
+        }
+        self.next_mend = Instant::now() + MENDING;
     }
 
     /// Puts listeners and interfaces that are new where they survive this process.

@@ -304,6 +304,7 @@ fn attend<T>(
         running.look_for_unheard(common);
         running.pass_one_way(common);
         running.wake(common);
+        running.mend(common);
         warn_of_lost_keeper(common);
         watchdog.check(common);
         if has_left(running) {

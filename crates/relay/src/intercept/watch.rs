@@ -1,0 +1,140 @@
+//! What others take from an interception: by `nft flush ruleset`, a restart of nftables, a network manager that removes
+//! what it has not made.
+//!
+//! The kernel tells of every change. Whoever changes the interception itself looks before, and says so afterwards.
+
+use crate::{Result, plan::marks::Marks};
+use longfat_host::netlink::{Message, Netlink, Told, attributes, number};
+use nix::sys::socket::SockProtocol;
+use std::cell::Cell;
+
+/// NFNLGRP_NFTABLES of linux/netfilter/nfnetlink.h; RTNLGRP_IPV4_RULE and RTNLGRP_IPV6_RULE of linux/rtnetlink.h.
+const TABLES: u32 = 1 << (7 - 1);
+const ROUTING_RULES: u32 = 1 << (8 - 1) | 1 << (19 - 1);
+/// NFT_MSG_DELTABLE, -CHAIN, -RULE and -SET of linux/netfilter/nf_tables.h, in NFNL_SUBSYS_NFTABLES.
+const DELETIONS: [u16; 4] = [10 << 8 | 2, 10 << 8 | 5, 10 << 8 | 8, 10 << 8 | 11];
+/// NFT_MSG_NEWGEN, the last of every transaction.
+const TRANSACTION_DONE: u16 = 10 << 8 | 15;
+/// `struct nfgenmsg`, and the attribute that all of those have: the table's name.
+const GENERIC_BYTES: usize = 4;
+const TABLE_NAME: u16 = 1;
+/// RTM_DELRULE; `struct fib_rule_hdr` and FRA_FWMARK of linux/fib_rules.h.
+const ROUTING_RULE_DELETED: u16 = 33;
+const ROUTING_RULE_BYTES: usize = 12;
+const MARK: u16 = 10;
+
+/// Tells whether anything was taken from one interception.
+#[derive(Debug)]
+pub(super) struct Watch {
+    tables: Netlink,
+    routing_rules: Netlink,
+    has_lost: Cell<bool>,
+}
+
+impl Watch {
+    pub fn open() -> Result<Watch> {
+        Ok(Watch {
+            tables: Netlink::listen(SockProtocol::NetlinkNetFilter, TABLES)?,
+            routing_rules: Netlink::listen(SockProtocol::NetlinkRoute, ROUTING_RULES)?,
+            has_lost: Cell::new(false),
+        })
+    }
+
+    /// Whether something may be missing, since it was last [mended](Watch::mended). Where the kernel had more to tell
+    /// than was taken in time, something may.
+    pub fn has_lost(&self, table_name: &str, numbers: &Marks) -> bool {
+        let (transactions, ways) = (self.transactions(table_name), self.ways(numbers));
+        self.note(transactions > 0 || ways)
+    }
+
+    /// The relay has just changed something itself: whatever else was taken away counts.
+    pub fn changed(&self, what: Own, table_name: &str, numbers: &Marks) {
+        let (transactions, ways) = (self.transactions(table_name), self.ways(numbers));
+        self.note(match what {
+            Own::Table => transactions > 1 || ways,
+            Own::Ways => transactions > 0,
+        });
+    }
+
+    /// All that is missing is being made again; what is taken from now on counts anew.
+    pub fn mended(&self) {
+        self.has_lost.set(false);
+    }
+
+    /// What is missing was not made again.
+    pub fn not_mended(&self) {
+        self.has_lost.set(true);
+    }
+
+    fn note(&self, has_lost: bool) -> bool {
+        self.has_lost.set(self.has_lost.get() || has_lost);
+        self.has_lost.get()
+    }
+
+    /// How many transactions have deleted something of a table.
+    fn transactions(&self, table_name: &str) -> usize {
+        let (mut count, mut is_counted) = (0, false);
+        let told = self.tables.take(|message| {
+            if message.kind == TRANSACTION_DONE {
+                is_counted = false;
+            } else if !is_counted && is_of_table(message, table_name) {
+                (count, is_counted) = (count + 1, true);
+            }
+        });
+        if told == Told::Cut { usize::MAX } else { count }
+    }
+
+    /// Whether routing rules of such marks were deleted.
+    fn ways(&self, numbers: &Marks) -> bool {
+        let mut any = false;
+        self.routing_rules.take(|message| any |= is_way(message, numbers)) == Told::Cut || any
+    }
+}
+
+/// What a relay changes itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Own {
+    /// Rules of its table, in one transaction.
+    Table,
+    /// Ways of its marks.
+    Ways,
+}
+
+/// Whether something of a table was deleted.
+fn is_of_table(message: Message<'_>, table_name: &str) -> bool {
+    let is_name = |value: &[u8]| value.strip_suffix(&[0]) == Some(table_name.as_bytes());
+    let mut attributes = message.body.get(GENERIC_BYTES..).into_iter().flat_map(attributes);
+    DELETIONS.contains(&message.kind) && attributes.any(|(kind, value)| kind == TABLE_NAME && is_name(value))
+}
+
+/// Whether a routing rule of marks like these was deleted.
+fn is_way(message: Message<'_>, numbers: &Marks) -> bool {
+    let mut attributes = message.body.get(ROUTING_RULE_BYTES..).into_iter().flat_map(attributes);
+    let is_mark = |value| number(value).is_some_and(|mark| numbers.table_of(mark).is_some());
+    message.kind == ROUTING_RULE_DELETED && attributes.any(|(kind, value)| kind == MARK && is_mark(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longfat_host::netlink::push_attribute;
+
+    #[test]
+    fn only_what_was_deleted_of_the_own_table_or_of_the_own_marks_counts() {
+        let mut body = vec![0; GENERIC_BYTES];
+        push_attribute(&mut body, TABLE_NAME, b"longfat_one\0");
+        let told = |kind, body| Message { kind, sequence: 0, body };
+        let of_table = |kind| is_of_table(told(kind, &body), "longfat_one");
+        assert!(DELETIONS.into_iter().all(of_table));
+        assert!(!of_table(10 << 8), "a table that was made");
+        assert!(!is_of_table(told(DELETIONS[0], &body), "longfat_on"));
+        assert!(!is_of_table(told(DELETIONS[0], &body[..3]), "longfat_one"), "cut");
+
+        let numbers = Marks { mark: 0x100, own_mark: 0x101, table: 7 };
+        let mut body = vec![0; ROUTING_RULE_BYTES];
+        push_attribute(&mut body, MARK, &0x100u32.to_ne_bytes());
+        assert!(is_way(told(ROUTING_RULE_DELETED, &body), &numbers));
+        assert!(!is_way(told(ROUTING_RULE_DELETED - 1, &body), &numbers), "a rule that was made");
+        assert!(!is_way(told(ROUTING_RULE_DELETED, &body), &Marks { mark: 0x101, ..numbers }));
+    }
+}
