@@ -14,12 +14,13 @@ Everything is read from the run directories (docs/reference/run-format.md); noth
 """
 
 from ._figures import Lab, timeline
-from ._read import SCHEMA_VERSION, SchemaError, arrow, figures, manifests, open, samples
+from ._read import SCHEMA_VERSION, STATUSES, SchemaError, arrow, figures, manifests, open, samples
 from ._run import program, run
 
 __all__ = [
     "Lab",
     "SCHEMA_VERSION",
+    "STATUSES",
     "SchemaError",
     "arrow",
     "figures",

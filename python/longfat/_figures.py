@@ -1,8 +1,9 @@
 """Figures in one line, by matplotlib."""
 
+import numpy
 import xarray
 
-from ._read import _arrow, manifests, samples
+from ._read import _arrow, _some, samples
 
 #: Columns that tell one line of a sample table from another.
 _LINES = ("case", "repeat", "flow", "stream", "role", "link", "direction", "relay", "connection")
@@ -16,6 +17,11 @@ def _unit(name):
     factor, unit = _SHOWN.get(name.rsplit("_", 1)[-1], (1, ""))
     words = name.rsplit("_", 1)[0] if unit else name
     return factor, f"{words.replace('_', ' ')} [{unit}]" if unit else words.replace("_", " ")
+
+
+def _several(at):
+    """What an axis is pinned to, so that the axis stays."""
+    return [at] if numpy.ndim(at) == 0 and not isinstance(at, slice) else at
 
 
 def _axes(axes):
@@ -40,18 +46,23 @@ class Lab:
     def plot(self, metric, of=None, x=None, axes=None, **where):
         """A metric over one axis of the sweep: medians over the repeats, bars from least to greatest.
 
-        `of` defaults to the flow the experiment is about (or the run, or the only thing that has the metric), `x` to the last
-        axis with several values; every other axis that `where` leaves open becomes lines. Gives back matplotlib's axes.
+        `of` defaults to the flow the experiment is about (or the run, or the only thing that has the metric), `x` to
+        the last axis with several values; every other axis that `where` leaves open becomes lines. An axis of numbers
+        goes from the least to the greatest, one of other labels in the order of the experiment. Gives back
+        matplotlib's axes.
         """
         data = self._data[metric]
-        data = data.sel(of=self._of(metric) if of is None else of).sel(where)
+        data = data.sel(of=self._of(metric) if of is None else of).sel({axis: _several(at) for axis, at in where.items()})
         open_axes = [axis for axis in data.dims if axis != "repeat"]
         several = [axis for axis in open_axes if data.sizes[axis] > 1]
         x = x or (several or open_axes)[-1]
+        pinned = [axis for axis in open_axes if axis in where and axis not in (x, *several)]
+        data, open_axes = data.squeeze(pinned, drop=True), [axis for axis in open_axes if axis not in pinned]
+        number = next((name for name in data.coords if name != x and data[name].dims == (x,)), None)
+        data = data if number is None else data.sortby(number)
         axes = _axes(axes)
         factor, label = _unit(metric)
         lines = data.stack(line=[axis for axis in open_axes if axis != x]) if len(open_axes) > 1 else data.expand_dims("line")
-        number = next((name for name in data.coords if name != x and data[name].dims == (x,)), None)
         places, x_label = (data[x].values, x) if number is None else (data[number].values, number)
         if number is not None:
             x_factor, x_label = _unit(number)
@@ -96,7 +107,7 @@ def timeline(path, table, column, axes=None, **where):
 
     `where` names axes and labels, and columns of the table: `flow="measured", role="sender"`. Gives back matplotlib's axes.
     """
-    runs = manifests(path)
+    runs = _some(path)
     known = {"case", "repeat"} | {at["axis"] for run in runs for at in run.get("axes") or []}
     rows = _arrow(runs, path, table, {key: value for key, value in where.items() if key in known}).to_pandas()
     for name, value in where.items():

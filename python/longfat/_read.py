@@ -1,6 +1,7 @@
 """From run directories to tables."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pandas
@@ -15,30 +16,62 @@ SCHEMA_VERSION = 4
 _PLACE = ("experiment", "cell", "repeat", "seed", "backend", "status", "path", "of", "stream", "result", "run")
 
 
+#: How a run may have ended, as manifests write it, the best first; the Rust crate `longfat-schema` has the same.
+STATUSES = ("done", "unexplained", "invalid", "failed")
+
+
 class SchemaError(ValueError):
     """A directory that holds no run, or one of a newer longfat."""
 
 
+class _DamagedError(SchemaError):
+    """A file that says nothing."""
+
+
 def _json(path):
-    content = json.loads(path.read_text(encoding="utf-8"))
-    found = content.get("schema_version")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _DamagedError(f"{path}: {error}; it was damaged or written by another program") from error
+    found = content.get("schema_version") if isinstance(content, dict) else None
     if not isinstance(found, int):
-        raise SchemaError(f"{path} says no schema version; it was not written by 'longfat lab run'")
+        raise _DamagedError(f"{path} says no schema version; it was not written by 'longfat lab run'")
     if found > SCHEMA_VERSION:
         raise SchemaError(f"{path} has schema version {found}; this longfat reads up to {SCHEMA_VERSION}; upgrade longfat")
     return content
 
 
 def manifests(path):
-    """Manifest of every run of a result (or of the one run), each with its directory as `path`."""
+    """Manifest of every run of a result (or of the one run), each with its directory as `path`.
+
+    A run of a result that left none was interrupted, and is not among them; nor is one whose manifest is damaged,
+    which a warning names.
+    """
     root = Path(path)
     if (root / "result.json").is_file():
         names = [run["path"] for run in _json(root / "result.json")["runs"]]
         whole = [name for name in names if (root / name / "manifest.json").is_file()]
-        return [{**_json(root / name / "manifest.json"), "path": str(root / name)} for name in whole]
+        return [manifest for name in whole if (manifest := _manifest(root / name))]
     if (root / "manifest.json").is_file():
         return [{**_json(root / "manifest.json"), "path": str(root)}]
     raise SchemaError(f"'{root}' holds neither a result (result.json) nor a run (manifest.json)")
+
+
+def _manifest(directory):
+    """The manifest of a result's run, or none where it is damaged."""
+    try:
+        return {**_json(directory / "manifest.json"), "path": str(directory)}
+    except _DamagedError as error:
+        warnings.warn(f"a run is left out: {error}", stacklevel=3)
+        return None
+
+
+def _some(path):
+    """Manifests of a result that has one at least."""
+    runs = manifests(path)
+    if not runs:
+        raise SchemaError(f"'{path}' holds no run yet; wait for 'longfat lab run' to finish its first, or give another directory")
+    return runs
 
 
 def _free(name, taken):
@@ -69,7 +102,7 @@ def figures(path):
     An axis is a column of its labels; beside it, where they are numbers, `AXIS_UNIT` has them in their base unit. What is
     called like another column gets `_axis` at its end.
     """
-    return _figures(manifests(path))
+    return _figures(_some(path))
 
 
 def _figures(runs):
@@ -115,21 +148,31 @@ def _axes(runs):
     return labels, numbers, units
 
 
+def _statuses(status):
+    """Statuses asked for, each of which there is."""
+    statuses = [status] if isinstance(status, str) else list(status)
+    unknown = [str(name) for name in statuses if name not in STATUSES]
+    if unknown:
+        raise ValueError(f"no run is '{', '.join(unknown)}'; status is one of {', '.join(STATUSES)}, or several of them")
+    return statuses
+
+
 def open(path, status=("done",)):
     """A result as an xarray Dataset: a variable per metric over the axes of the sweep, `repeat` and `of`.
 
     A dimension is called as its axis (`AXIS_axis` where that is a metric's name or a column's of `figures`). A coordinate is
     the label as the experiment file has it; where labels are numbers, the coordinate `AXIS_UNIT` (`rate_bps`,
-    `delay_us`) has them in their base unit. Only runs with one of these statuses count; the others are missing values, as
-    is what a run has no figure for. `data.lab` draws, and reads samples.
+    `delay_us`) has them in their base unit. Only runs with this status, or one of these, count; the others are missing
+    values, as is what a run has no figure for. `data.lab` draws, and reads samples.
     """
-    runs = manifests(path)
+    statuses = _statuses(status)
+    runs = _some(path)
     frame = _figures(runs)
     labels, numbers, units = _axes(runs)
     metrics = _metrics(runs)
     taken = {*_PLACE, *metrics}
     columns = _columns(runs, taken)
-    counted = frame[frame["status"].isin(list(status)) & frame["stream"].isna()]
+    counted = frame[frame["status"].isin(statuses) & frame["stream"].isna()]
     data = counted.set_index([*columns.values(), "repeat", "of"])[metrics].to_xarray()
     repeats = sorted({run["repeat"] for run in runs})
     # In the order of the sweep, also where every run of a value was invalid.
@@ -162,7 +205,7 @@ def arrow(path, table, **where):
     `where` names axes (`case`, `repeat` too) and the labels wanted: `rate="25Mbit"`. `run` is the run's directory; an axis
     that is called like another column gets `_axis` at its end.
     """
-    return _arrow(manifests(path), path, table, where)
+    return _arrow(_some(path), path, table, where)
 
 
 def _arrow(runs, path, table, where):

@@ -29,6 +29,29 @@ def test_a_part_of_a_sweep_is_one_line_without_a_legend(sweep):
     assert axes.get_xlabel() == "delay [ms]" and axes.get_legend() is None
 
 
+def points(axes):
+    """The points of the one line that was drawn."""
+    (line,) = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    return list(line.get_xdata()), list(line.get_ydata())
+
+
+def test_a_repeat_an_axis_or_all_of_them_may_be_pinned(sweep):
+    data = longfat.open(sweep)
+    goodput = data.goodput_bps.sel(of="measured", rate="5Mbit", delay="2ms") / 1e6
+    one = goodput.sel(repeat=2).item()
+    assert points(data.lab.plot("goodput_bps", rate="5Mbit", delay="2ms")) == ([2], [goodput.median().item()])
+    assert points(data.lab.plot("goodput_bps", x="rate", rate="5Mbit", delay="2ms", repeat=2)) == ([5], [one])
+    x, y = points(data.lab.plot("goodput_bps", rate="5Mbit", repeat=2))
+    assert x == [2, 10] and y[0] == one
+    assert points(data.lab.plot("goodput_bps", x="rate", rate=["5Mbit"], delay=slice("2ms", "2ms"), repeat=2)) == ([5], [one])
+
+
+def test_an_axis_of_numbers_goes_from_the_least_to_the_greatest_whatever_the_order_in_the_file(sweep):
+    x, y = points(longfat.open(sweep).lab.plot("goodput_bps", rate="5Mbit"))
+    expected = longfat.open(sweep).goodput_bps.sel(of="measured", rate="5Mbit", delay=["2ms", "10ms"]).median("repeat") / 1e6
+    assert x == [2, 10] and numpy.allclose(y, expected)
+
+
 def test_of_what_is_asked_when_it_is_not_clear(sweep):
     with pytest.raises(KeyError, match="path/backward, path/forward; say which with of="):
         longfat.open(sweep).lab.plot("utilisation_ratio")

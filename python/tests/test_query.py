@@ -47,6 +47,95 @@ def test_a_session_under_way_is_asked_about_its_runs_so_far_and_its_files_are_le
     assert (copy / "results.parquet").read_text() == "not whole"
 
 
+RELAYED = """
+name = "relayed"
+title = "Congestion controls of a sender behind a relay"
+warmup = "200ms"
+duration = "300ms"
+focus = "measured"
+[hosts.sender]
+[hosts.relay]
+forward = true
+[hosts.receiver]
+[links.lan]
+between = ["sender", "relay"]
+[links.path]
+between = ["relay", "receiver"]
+rate = "20Mbit"
+delay = "2ms"
+[flows.measured]
+from = "sender"
+to = "receiver"
+[relays.pep]
+host = "relay"
+intercept = ["lan"]
+cc_client = "reno"
+cc_server = "cubic"
+[sweep]
+"flows.measured.cc" = ["lf_reno", "lf_highspeed"]
+role = { set = "links.path.mtu", values = [1500] }
+"""
+
+
+def test_a_column_of_samples_is_the_files_own_where_an_axis_is_called_like_it(ask, program, tmp_path):
+    (tmp_path / "spec.toml").write_text(RELAYED)
+    made = subprocess.run([program, "lab", "run", "spec.toml", "--backend", "sim", "-o", "out"], cwd=tmp_path, capture_output=True)
+    assert (tmp_path / "out/results.parquet").is_file(), made.stderr
+    out = str(tmp_path / "out")
+    found = ask("--csv", "select distinct role, cc from tcp where role <> 'receiver' order by all", out).splitlines()
+    # Longfat's own is what the simulator knows of a kernel's congestion control.
+    assert found[1:3] == ["relay_in,lf_reno", "relay_out,lf_cubic"], found
+    assert found[3:] == ["sender,lf_highspeed", "sender,lf_reno"]
+    query = "select distinct results.cc = tcp.cc from tcp join results using (run) where tcp.role = 'sender'"
+    assert ask("--csv", query, out).splitlines()[1:] == ["true"]
+    assert ask("--csv", "select count(*) from tcp where role = '1500'", out).splitlines()[1:] == ["0"]
+
+
+def asked(program, *arguments):
+    return subprocess.run([program, "lab", "query", *arguments], env=environment(), capture_output=True, text=True)
+
+
+def test_a_damaged_file_is_named_and_left_out_and_not_opened_by_queries_of_other_tables(program, sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "out")
+    damaged = copy / "rate=5Mbit/delay=10ms/repeat=2/tcp.parquet"
+    damaged.write_text("rubbish")
+    runs = "select count(distinct run) as runs from"
+    other = asked(program, "--csv", f"{runs} queue", str(copy))
+    assert (other.returncode, other.stdout, other.stderr) == (0, "runs\n12\n", "")
+    mine = asked(program, "--csv", f"{runs} TCP", str(copy))
+    assert (mine.returncode, mine.stdout) == (0, "runs\n11\n") and str(damaged) in mine.stderr
+    assert "tcp" in asked(program, "--csv", "show tables", str(copy)).stdout.splitlines()
+    for path in copy.rglob("tcp.parquet"):
+        path.write_text("rubbish")
+    none = asked(program, f"{runs} tcp", str(copy))
+    assert none.returncode == 2 and str(damaged) in none.stderr and "tcp does not exist" in none.stderr
+    whole = shutil.copytree(sweep, tmp_path / "whole")
+    (copy / "results.parquet").write_text("rubbish")
+    one = asked(program, "--csv", "select count(distinct result) from results", str(copy), str(whole))
+    assert one.returncode == 0 and one.stdout.splitlines()[1:] == ["1"] and "results.parquet" in one.stderr
+
+
+def test_a_run_whose_manifest_is_damaged_is_left_out_of_a_table_that_is_made_anew(program, sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "out")
+    (copy / "results.parquet").unlink()
+    (copy / "rate=5Mbit/delay=10ms/repeat=2/manifest.json").write_text("{")
+    found = asked(program, "--csv", "select count(distinct run) from results", str(copy))
+    assert found.returncode == 0 and found.stdout.splitlines()[1:] == ["11"] and "repeat=2/manifest.json" in found.stderr
+
+
+def test_an_answer_without_rows_has_its_columns(ask, sweep, tmp_path):
+    assert ask("--csv", "select cell, status from results where false", "out") == "cell,status\n"
+    content = json.loads((sweep / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps({**content, "status": "running", "runs": []}))
+    heading = ask("--csv", "select * from results", str(tmp_path)).split(",")
+    assert heading[:3] == ["result", "run", "experiment"] and "cell" in heading
+
+
+def test_columns_of_one_name_are_all_in_an_object(ask):
+    rows = json.loads(ask("--json", "select a.x, b.x from (select 1 as x) a, (select 2 as x) b", "out"))
+    assert rows == [{"x": 1, "x_1": 2}]
+
+
 def test_without_duckdb_what_to_install_is_named(ask, bare_python):
     assert "-m pip install duckdb" in ask("select 1", "out", code=3, where=environment(bare_python))
 

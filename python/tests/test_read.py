@@ -99,6 +99,43 @@ def test_runs_that_are_not_valid_are_missing_values(sweep, tmp_path):
     assert longfat.open(copy, status=("done", "invalid")).goodput_bps.sel(at).item() > 0
 
 
+def test_one_status_may_be_a_word_and_must_be_one_that_there_is(sweep):
+    assert longfat.open(sweep, status="done").equals(longfat.open(sweep, status=["done"]))
+    for status in ("finished", ("done", "finished")):
+        with pytest.raises(ValueError, match="no run is 'finished'; status is one of done, unexplained, invalid, failed"):
+            longfat.open(sweep, status=status)
+
+
+def test_the_statuses_are_those_that_manifests_write():
+    text = (ROOT / "crates/schema/src/run/manifest.rs").read_text()
+    assert set(re.findall(r'RunStatus::\w+ => "(\w+)"', text)) == set(longfat.STATUSES)
+
+
+def test_a_run_whose_manifest_is_damaged_is_left_out_with_a_warning(sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "out")
+    damaged = copy / "rate=5Mbit/delay=10ms/repeat=2/manifest.json"
+    for damage in (b"", b'{"schema_version": 4,', b"null", b"\xff"):
+        damaged.write_bytes(damage)
+        with pytest.warns(UserWarning, match="repeat=2/manifest.json"):
+            runs = longfat.manifests(copy)
+        assert len(runs) == 11 and str(damaged.parent) not in {run["path"] for run in runs}
+    damaged.write_text(json.dumps({"schema_version": 99}))
+    with pytest.raises(longfat.SchemaError, match="upgrade longfat"):
+        longfat.manifests(copy)
+    (copy / "result.json").write_text("{")
+    with pytest.raises(longfat.SchemaError, match="damaged"):
+        longfat.manifests(copy)
+
+
+def test_a_result_without_runs_is_refused_with_the_mend(sweep, tmp_path):
+    content = json.loads((sweep / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps({**content, "runs": []}))
+    assert longfat.manifests(tmp_path) == []
+    for read in (longfat.open, longfat.figures, lambda path: longfat.samples(path, "tcp")):
+        with pytest.raises(longfat.SchemaError, match="holds no run yet; wait"):
+            read(tmp_path)
+
+
 def test_what_is_no_run_or_newer_is_refused_with_the_reason(sweep, tmp_path):
     with pytest.raises(longfat.SchemaError, match="neither a result"):
         longfat.open(tmp_path)

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long after the planned end the senders may take to empty their buffers, before the run is given up.
+/// How long after the planned end of all streams the senders may take to empty their buffers, before the run is given up.
 const DRAIN_US: i64 = 20_000_000;
 /// How long after the bound of each sender all of them may still be said to be about to agree.
 const AGREE_LATE: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ pub enum Ending {
     #[error("{0} did not agree with its receiver within {1} s")]
     Disagreed(String, u64),
     /// The senders do not end.
-    #[error("{0} did not end within {1} s after the end of the run")]
+    #[error("{0} did not end within {1} s after the end of its last stream")]
     Endless(String, i64),
 }
 
@@ -103,6 +103,7 @@ pub fn watch<P: Parts>(
 ) -> Result<Option<f64>, P::Error> {
     let window = [plan.window_start_us, plan.window_end_us];
     let drain_us = DRAIN_US * i64::from(plan.dilation.times());
+    let end_us = i64::try_from(plan.end_us()).unwrap_or(i64::MAX);
     let (mut cpu_start, mut cpu_end) = (None, None);
     let mut arriving_bps = None;
     loop {
@@ -120,7 +121,7 @@ pub fn watch<P: Parts>(
             let busy = cpu_start.zip(cpu_end.or(Some(cpu)));
             return Ok(busy.and_then(|(start, end)| busiest(&start, &end)));
         };
-        if elapsed_us > window[1] + drain_us {
+        if elapsed_us > end_us.saturating_add(drain_us) {
             return Err(Ending::Endless(running, drain_us / 1_000_000).into());
         }
         let idle_us = |elapsed_us: i64| until_edge_us(window, elapsed_us).min(P::POLL_US);
@@ -190,8 +191,13 @@ mod tests {
         let endless = watch(&mut parts, &plan, long_ago_us, &mut |_| {}, &stop).unwrap_err();
         assert_eq!(
             endless.to_string(),
-            "sender of flow 'measured' did not end within 20 s after the end of the run"
+            "sender of flow 'measured' did not end within 20 s after the end of its last stream"
         );
+        // Streams that start late are waited for as long as they send.
+        let mut staggered = plan.clone();
+        staggered.flows[0].stagger_us = 2_000_000;
+        (parts.runs, parts.looks) = (2, 0);
+        watch(&mut parts, &staggered, long_ago_us, &mut |_| {}, &stop).unwrap();
         stop.store(true, Ordering::Relaxed);
         let stopped = watch(&mut parts, &plan, now_us, &mut |_| {}, &stop);
         assert!(matches!(stopped, Err(Ending::Interrupted)));

@@ -25,15 +25,30 @@ const CPU_WARNING: f64 = 0.97;
 /// Warnings of programs that a manifest quotes; all of them are in the table of notes.
 const WARNINGS_SHOWN: usize = 3;
 
+/// Why a flow on a machine began late.
+const BUSY: &str = "the machine was too busy";
+
+/// Why a simulated flow began late: there is no machine that could be.
+const UNANSWERED: &str = "its handshake took longer, by packets that were lost or waited in a queue";
+
 /// How a run ended and why, from what its programs said.
 pub fn verdict(plan: &Plan, samples: &Samples, metrics: &[Metric]) -> (RunStatus, Vec<String>) {
+    judged(plan, samples, metrics, BUSY)
+}
+
+/// [`verdict`] of a simulated run.
+pub fn simulated_verdict(plan: &Plan, samples: &Samples, metrics: &[Metric]) -> (RunStatus, Vec<String>) {
+    judged(plan, samples, metrics, UNANSWERED)
+}
+
+fn judged(plan: &Plan, samples: &Samples, metrics: &[Metric], late: &str) -> (RunStatus, Vec<String>) {
     let failed = flow_errors(plan, samples);
     if !failed.is_empty() {
         return (RunStatus::Failed, failed);
     }
     let mut reasons = link_faults(samples);
     reasons.extend(cc_faults(plan, samples));
-    reasons.extend(start_faults(plan, samples));
+    reasons.extend(start_faults(plan, samples, late));
     reasons.extend(hold_ups::faults(plan, samples));
     let cpu = metrics.iter().find(|metric| metric.metric == "cpu_busy_ratio").map(|metric| metric.value);
     reasons.extend(cpu_fault(plan, cpu));
@@ -107,7 +122,7 @@ fn link_faults(samples: &Samples) -> Vec<String> {
 }
 
 /// Flows compete from the start: one that began late met another path than was planned.
-fn start_faults(plan: &Plan, samples: &Samples) -> Vec<String> {
+fn start_faults(plan: &Plan, samples: &Samples, why: &str) -> Vec<String> {
     let mut latest: BTreeMap<&str, i64> = BTreeMap::new();
     for summary in &samples.flow {
         let is_its = |flow: &&FlowPlan| flow.name == summary.flow && flow.protocol == Protocol::Tcp;
@@ -117,10 +132,7 @@ fn start_faults(plan: &Plan, samples: &Samples) -> Vec<String> {
         *late_us = (*late_us).max(summary.start_us - planned_us as i64);
     }
     let late = latest.into_iter().filter(|(_, late_us)| *late_us > plan.start_within_us as i64);
-    late.map(|(flow, late_us)| {
-        format!("flow '{flow}' began {} ms late: the machine was too busy", late_us / 1000)
-    })
-    .collect()
+    late.map(|(flow, late_us)| format!("flow '{flow}' began {} ms late: {why}", late_us / 1000)).collect()
 }
 
 /// Every control block must have run under the congestion control that was planned.

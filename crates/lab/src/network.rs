@@ -9,6 +9,7 @@ use crate::{
     },
     process::Process,
     programs::{FIRST, SECOND},
+    spec::topology::inside_of,
 };
 use longfat_host::{
     Lease, Namespace, facts,
@@ -105,7 +106,7 @@ impl Network {
     fn link_namespace(&mut self, name: &str) -> longfat_host::Result<Namespace> {
         let silent =
             ["all", "default"].map(|scope| (format!("net.ipv6.conf.{scope}.disable_ipv6"), "1".into()));
-        let namespace = self.lease.namespace(&format!("link-{name}"))?;
+        let namespace = self.lease.namespace(&inside_of(name))?;
         set_sysctls(&namespace, &BTreeMap::from(silent))?;
         self.links.insert(name.to_owned(), namespace.clone());
         Ok(namespace)

@@ -6,7 +6,6 @@ use crate::{
         CablePlan, FarPlan, FlowPlan, FollowPlan, Plan, RelayPlan,
         network::{IPV4_PREFIX, IPV6_PREFIX},
     },
-    spec::Protocol,
 };
 use longfat_mobility::lan;
 use longfat_relay::{
@@ -14,7 +13,7 @@ use longfat_relay::{
     spec::{InterceptSpec, LegSpec, List, RelaySpec, WaySpec},
 };
 use longfat_schema::units::{Nanos, Rate, Size};
-use longfat_transfer::{Amount, TransferPlan};
+use longfat_transfer::TransferPlan;
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -153,30 +152,8 @@ pub fn serve(port: u16, plan: &Plan) -> Vec<String> {
 
 /// What the ends of one flow agree on.
 pub fn transfer(flow: &FlowPlan, plan: &Plan) -> TransferPlan {
-    let usual = TransferPlan::default();
-    // What is too much for the type is too much for a plan.
-    let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
-    let usual_block = || TransferPlan::usual_block_bytes(flow.rate_bps, flow.streams);
+    let usual = flow.transfer();
     TransferPlan {
-        flow: flow.name.clone(),
-        protocol: match flow.protocol {
-            Protocol::Tcp => longfat_transfer::Protocol::Tcp,
-            Protocol::Udp => longfat_transfer::Protocol::Udp,
-        },
-        streams: flow.streams,
-        amount: flow.size_bytes.map_or(Amount::DurationUs(flow.duration_us), Amount::Bytes),
-        block_bytes: flow.block_bytes.map_or_else(usual_block, bytes),
-        sndbuf_bytes: flow.sndbuf_bytes,
-        rcvbuf_bytes: flow.rcvbuf_bytes,
-        window_bytes: flow.window_bytes,
-        cc_sender: flow.cc.clone(),
-        cc_receiver: flow.cc_receiver.clone(),
-        rate_bps: flow.rate_bps,
-        echo_every_bytes: flow.echo_every_bytes,
-        datagram_bytes: flow.datagram_bytes.map_or(usual.datagram_bytes, bytes),
-        arrivals: flow.arrivals,
-        arrivals_seed: flow.arrivals_seed.unwrap_or(usual.arrivals_seed),
-        stagger_us: flow.stagger_us,
         sample_every_us: plan.sample_every_us,
         drain_us: u64::from(DRAIN_MS) * u64::from(plan.dilation.times()) * 1000,
         timeout_us: silence_s(plan).map_or(usual.timeout_us, |silence_s| silence_s * 1_000_000),
@@ -225,8 +202,9 @@ fn us(us: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{dilation::slowed, plan::tests_support};
+    use crate::{dilation::slowed, plan::tests_support, spec::Protocol};
     use longfat_schema::own_time::Dilation;
+    use longfat_transfer::Amount;
 
     #[test]
     fn a_relays_file_makes_the_relay_that_is_planned() {

@@ -7,7 +7,7 @@ use crate::{
     samples::Samples,
     session::unix_ms_of,
     simulated,
-    spec::check::STREAMS_MAX,
+    spec::check::{PARTS_MAX, SPAN_MAX_NS, STREAMS_MAX},
 };
 use longfat_host::sysctl::is_net;
 use longfat_link::plan::DirectionPlan;
@@ -58,10 +58,8 @@ pub enum RerunError {
     Run(#[from] RunError),
 }
 
-/// Hosts, links, relays, flows or followers of a plan.
-const PARTS_MAX: usize = 1000;
-/// Longest run: a month.
-const SPAN_MAX_US: u64 = 31 * 86_400_000_000;
+/// Longest run, as of an experiment file.
+const SPAN_MAX_US: u64 = SPAN_MAX_NS / 1000;
 
 /// The plan a run was made from.
 ///
@@ -166,17 +164,12 @@ pub fn beyond(plan: &Plan) -> Option<String> {
 }
 
 fn beyond_of_direction((name, direction): (&String, &DirectionPlan)) -> Option<String> {
-    let changes = direction.schedule.iter();
-    let lines = changes.clone().map(|change| &change.line).chain([&direction.line]);
-    let times = lines.flat_map(|line| [line.delay_ns, line.jitter_ns]);
-    let times = times.chain(changes.map(|change| change.at_ns)).chain(direction.repeats_ns);
-    let longest_ns = times.max().unwrap_or(0);
-    if longest_ns / 1000 > SPAN_MAX_US {
+    let lines = direction.schedule.iter().map(|change| &change.line).chain([&direction.line]);
+    let longest_ns = lines.flat_map(|line| [line.delay_ns, line.jitter_ns]).max().unwrap_or(0);
+    if longest_ns > SPAN_MAX_NS {
         return Some(format!("link {name:?} with a time of {longest_ns} ns"));
     }
-    // One that begins anew without end would never let time go on.
-    let repeats_ns = direction.repeats_ns.filter(|every_ns| *every_ns < 1_000_000)?;
-    Some(format!("link {name:?} with a schedule that repeats every {repeats_ns} ns"))
+    direction.unscheduled().map(|schedule| format!("link {name:?} with a schedule that {}", schedule.why))
 }
 
 fn beyond_of_flow(flow: &FlowPlan) -> Option<String> {
@@ -184,8 +177,7 @@ fn beyond_of_flow(flow: &FlowPlan) -> Option<String> {
     if !(1..=STREAMS_MAX).contains(&flow.streams) {
         return Some(format!("flow {name:?} of {} streams", flow.streams));
     }
-    let last_us = u64::from(flow.streams - 1).saturating_mul(flow.stagger_us);
-    let span_us = flow.start_us.saturating_add(flow.duration_us).saturating_add(last_us);
+    let span_us = flow.end_us();
     (span_us > SPAN_MAX_US).then(|| format!("flow {name:?} until {span_us} us"))
 }
 
@@ -380,6 +372,30 @@ mod tests {
             change(&mut plan);
             assert!(beyond(&plan).is_some(), "change {number}");
         }
+    }
+
+    #[test]
+    fn whatever_trace_an_experiment_may_follow_its_runs_can_be_made_again() {
+        use crate::{
+            plan::{plans, tests_support::SMALL},
+            spec::{Experiment, include::Source},
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let text = SMALL.replace("rate = \"100Mbit\"\ndelay = \"5ms\"", "trace = \"t.csv\"");
+        let table = Source::of_text(&text).unwrap().table;
+        let mut followed = 0;
+        // Rows apart by so many microseconds: from a nanosecond to ten days.
+        for (count, apart_us) in
+            [(2, 0.001), (2, 100.0), (20, 100.0), (2000, 0.5), (960, 3.6e9), (3, 8.64e11), (4, 8.64e11)]
+        {
+            let rows = (0..count).map(|row| format!("{},{}\n", f64::from(row) * apart_us, 10 + row % 2));
+            let trace: String = std::iter::once("time_us,rate_mbps\n".to_owned()).chain(rows).collect();
+            std::fs::write(directory.path().join("t.csv"), trace).unwrap();
+            let Ok(experiment) = Experiment::from_table(&table, &[], directory.path()) else { continue };
+            assert_eq!(beyond(&plans(&experiment).unwrap()[0]), None, "{count} rows, {apart_us} us apart");
+            followed += 1;
+        }
+        assert_eq!(followed, 2);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A link with every value resolved: what runs, what is recorded, what a rerun reads.
 
 use crate::trace::Opportunities;
+use longfat_schema::units::Nanos;
 use serde::{Deserialize, Serialize};
 
 /// A link.
@@ -48,6 +49,40 @@ pub struct DirectionPlan {
     /// then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opportunities: Option<OpportunitiesPlan>,
+}
+
+/// Latest change of a link, and longest schedule that begins again: a month.
+pub const SPAN_MAX_NS: u64 = 31 * 86_400 * 1_000_000_000;
+/// Shortest schedule that begins again. A shorter one would hardly let time go on.
+const REPEATS_MIN_NS: u64 = 1_000_000;
+/// Time that each change of a schedule that begins again takes at least, on the average.
+const CHANGE_MIN_NS: u64 = 1_000;
+
+/// Why a schedule cannot be carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unscheduled {
+    /// What is wrong with its times.
+    pub why: String,
+    /// What to do about it.
+    pub mend: String,
+}
+
+impl DirectionPlan {
+    /// What is wrong with the times of its changes: too late, or so close together, again and again, that they are all
+    /// there is time for.
+    pub fn unscheduled(&self) -> Option<Unscheduled> {
+        let latest_ns = self.schedule.iter().map(|change| change.at_ns).chain(self.repeats_ns).max()?;
+        if latest_ns > SPAN_MAX_NS {
+            let why = format!("takes {}", Nanos(latest_ns));
+            return Some(Unscheduled { why, mend: format!("cut it to {} at most", Nanos(SPAN_MAX_NS)) });
+        }
+        let count = self.schedule.len() as u64;
+        let least_ns = count.saturating_mul(CHANGE_MIN_NS).max(REPEATS_MIN_NS);
+        let repeats_ns = self.repeats_ns.filter(|ns| *ns < least_ns)?;
+        let why = format!("begins again every {}, with {count} changes", Nanos(repeats_ns));
+        let mend = format!("have it take {} at least, or go through it once", Nanos(least_ns));
+        Some(Unscheduled { why, mend })
+    }
 }
 
 /// Times at which a line sends.

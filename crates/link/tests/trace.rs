@@ -231,6 +231,31 @@ fn what_cannot_be_followed_is_refused_with_the_mend() {
 }
 
 #[test]
+fn rows_that_take_longer_than_a_month_or_hardly_any_time_are_refused_with_the_mend() {
+    let rows = |count: u64, apart_ns: u64| -> String {
+        let row = |row: u64| format!("{},12\n", (row * apart_ns) as f64 / 1e3);
+        std::iter::once("time_us,rate_mbps\n".to_owned()).chain((0..count).map(row)).collect()
+    };
+    let said = |toml: &str, rows: &str| resolved(toml, &[("leo.csv", rows)]).map(drop);
+    const HOUR: u64 = 3_600_000 * MS;
+    let (again, once) = ("trace = 'leo.csv'", "trace = { file = 'leo.csv', once = true }");
+    assert_eq!(said(again, &rows(31 * 24, HOUR)), Ok(()));
+    let long = said(again, &rows(40 * 24, HOUR)).unwrap_err();
+    assert!(long.contains("trace = 'leo.csv' takes 3456000s; cut it to 2678400s at most"), "{long}");
+    assert!(said(once, &rows(40 * 24, HOUR)).is_err());
+    let brief = said(again, &rows(2, 100_000)).unwrap_err();
+    assert!(brief.contains("begins again every 200us, with 2 changes; have it take 1ms at least"), "{brief}");
+    assert_eq!(said(once, &rows(2, 100_000)), Ok(()));
+    assert_eq!(said(again, &rows(10, 100_000)), Ok(()));
+    // A nanosecond apart, there is no end to them within a second.
+    let dense = said(again, &rows(50_000, 100)).unwrap_err();
+    assert!(dense.contains("every 5ms, with 50000 changes; have it take 50ms at least"), "{dense}");
+    assert!(said(again, &rows(50, 1)).is_err());
+    let late = said("rate = '1Mbit'\nschedule = [{ at = '960h', delay = '1ms' }]", "").unwrap_err();
+    assert!(late.contains("is later than a month"), "{late}");
+}
+
+#[test]
 fn a_plan_holds_all_that_its_trace_says() {
     let plan = resolved(
         "trace = 'a.up'\nbackward = { trace = 'leo.csv' }",

@@ -1,7 +1,7 @@
 //! The experiment that checks a plan, as a file for `longfat lab run`: one case per congestion control, each expected
 //! to get what the plan says.
 
-use crate::{Forecast, Limit, PathPlan};
+use crate::{Forecast, Limit, PathError, PathPlan};
 use longfat_schema::units::{Nanos, Size};
 use std::{fmt, fmt::Write as _, str::FromStr};
 
@@ -30,13 +30,22 @@ pub fn experiment_name(plan: &PathPlan) -> String {
     name.replace('.', "_")
 }
 
+/// Most connections of one flow that the lab takes.
+pub const STREAMS_MAX: u32 = 1000;
+
 /// The experiment file, TOML.
-pub fn experiment(plan: &PathPlan) -> String {
+///
+/// # Errors
+/// The plan has more flows than a flow of an experiment has connections.
+pub fn experiment(plan: &PathPlan) -> Result<String, PathError> {
+    if plan.path.flows > STREAMS_MAX {
+        return Err(PathError::Connections(plan.path.flows));
+    }
     let span = Span::of(plan);
     let mut text = head(plan, &span);
     text.push_str(&setting(plan));
     plan.forecasts.iter().for_each(|forecast| text.push_str(&case(forecast, &span)));
-    text
+    Ok(text)
 }
 
 /// How long a run takes.

@@ -9,7 +9,7 @@ mod experiment;
 mod forecast;
 mod window;
 
-pub use experiment::{experiment, experiment_name};
+pub use experiment::{STREAMS_MAX, experiment, experiment_name};
 pub use forecast::{Forecast, Limit};
 pub use window::{QueuePlan, SysctlPlan, WindowPlan};
 
@@ -18,6 +18,9 @@ use serde::Serialize;
 
 /// Internet and TCP headers of a full segment: IPv4 without options, TCP with timestamps (RFC 7323).
 pub const HEADER_BYTES: u32 = 52;
+
+/// Longest time that a full queue delays: ten times the longest path's.
+const QUEUE_DELAY_MAX_S: u64 = 1000;
 
 /// A path as a person describes it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,6 +65,23 @@ pub enum PathError {
         /// Largest packet.
         mtu: u32,
     },
+    /// No queue holds packets so long.
+    #[error(
+        "the queue is {queue}, which this path takes {delay} to carry; give one of at most {most}, or leave it out"
+    )]
+    LongQueue {
+        /// What was given.
+        queue: Size,
+        /// When its last packet has left.
+        delay: Nanos,
+        /// Most that is planned for.
+        most: Size,
+    },
+    /// An experiment has no such flow.
+    #[error(
+        "an experiment's flow has at most {STREAMS_MAX} connections, and these are {0}; give fewer flows"
+    )]
+    Connections(u32),
     /// Flows without a packet each.
     #[error("{flows} flows share {segments:.1} packets in flight; a flow needs at least 2: give fewer flows")]
     Share {
@@ -107,6 +127,10 @@ impl PathSpec {
         refuse(!(1..=1_000_000).contains(&self.flows), PathError::Flows(self.flows))?;
         if let Some(queue) = self.queue.filter(|queue| queue.0 < u64::from(self.mtu_bytes)) {
             return Err(PathError::Queue { queue, mtu: self.mtu_bytes });
+        }
+        let most = Size(self.rate.0 / 8 * QUEUE_DELAY_MAX_S);
+        if let Some(queue) = self.queue.filter(|queue| *queue > most) {
+            return Err(PathError::LongQueue { queue, delay: window::queue_delay(queue.0, self.rate), most });
         }
         let (flows, segments) = (self.flows, self.pipe_segments());
         refuse(segments < 2.0 * f64::from(flows), PathError::Share { flows, segments })

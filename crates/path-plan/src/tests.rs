@@ -68,13 +68,41 @@ fn what_no_path_has_is_refused_with_the_mend() {
 }
 
 #[test]
+fn every_path_within_the_bounds_is_planned_without_end_or_overflow() {
+    let begun = std::time::Instant::now();
+    for loss in [0.0, 1e-300, 1e-12, 0.1] {
+        let longest = path("10000Gbit", "100s");
+        for queue in [None, Some(Size(10_000_000_000_000 / 8 * 1000))] {
+            let plan = PathSpec { loss, queue, ..longest.clone() }.plan().unwrap();
+            assert!(plan.forecasts.iter().all(|forecast| forecast.share > 0.0), "{:?}", plan.forecasts);
+        }
+    }
+    // Round trip by round trip it would take a quarter of an hour at best.
+    assert!(begun.elapsed().as_secs() < 200, "{:?}", begun.elapsed());
+    let said = PathSpec { queue: Some(Size(9_000_000 << 40)), ..path("1Gbit", "28ms") }.plan().unwrap_err();
+    assert!(matches!(said, PathError::LongQueue { most: Size(125_000_000_000), .. }), "{said}");
+}
+
+#[test]
+fn more_flows_than_an_experiment_has_connections_are_planned_and_not_written() {
+    let of = |flows| PathSpec { flows, ..path("1Gbit", "1s") }.plan().unwrap();
+    let written = experiment(&of(STREAMS_MAX)).unwrap();
+    assert_eq!(plans(&Experiment::read(&written, &[]).unwrap()).unwrap()[0].flows[0].streams, STREAMS_MAX);
+    let said = experiment(&of(STREAMS_MAX + 1)).unwrap_err().to_string();
+    assert!(said.contains("these are 1001; give fewer flows"), "{said}");
+    // The bound is the lab's own.
+    let more = written.replace("streams = 1000", "streams = 1001");
+    assert!(Experiment::read(&more, &[]).unwrap_err().to_string().contains("1001 is not between 1 and 1000"));
+}
+
+#[test]
 fn vegas_is_waited_for_as_long_as_it_takes_to_fill_the_path() {
     // 2,334 segments, one more in a round trip of 28 ms from 146 on; the others double.
     let plan = path("1Gbit", "28ms").plan().unwrap();
     let start_s = |cc: &str| of(&plan, cc).slow_start.0 as f64 / 1e9;
     assert!((start_s("vegas") - 61.5).abs() < 0.5 && start_s("reno") < 0.25, "{:?}", plan.forecasts);
     let warmups_s = |plan: &PathPlan| -> Vec<(String, f64)> {
-        let runs = plans(&Experiment::read(&experiment(plan), &[]).unwrap()).unwrap();
+        let runs = plans(&Experiment::read(&experiment(plan).unwrap(), &[]).unwrap()).unwrap();
         runs.into_iter().map(|run| (run.case, run.window_start_us as f64 / 1e6)).collect()
     };
     for (cc, warmup_s) in warmups_s(&plan) {
@@ -83,7 +111,7 @@ fn vegas_is_waited_for_as_long_as_it_takes_to_fill_the_path() {
     // Six minutes are more than anybody waits for: the file says so, and expects nothing.
     let plan = path("2Gbit", "50ms").plan().unwrap();
     assert!(warmups_s(&plan).iter().all(|(_, warmup_s)| *warmup_s == 4.0));
-    let text = experiment(&plan);
+    let text = experiment(&plan).unwrap();
     assert!(
         text.contains("# Nothing is expected of it: it fills the path only after about 489 s."),
         "{text}"
@@ -93,7 +121,7 @@ fn vegas_is_waited_for_as_long_as_it_takes_to_fill_the_path() {
 
 /// The experiment's cases, or one of them, simulated: goodput over what was planned.
 fn simulated_over_planned(plan: &PathPlan, only: Option<&str>) -> Vec<(String, f64, f64)> {
-    let experiment = Experiment::read(&experiment(plan), &[]).unwrap();
+    let experiment = Experiment::read(&experiment(plan).unwrap(), &[]).unwrap();
     let is_meant = |run: &longfat_lab::plan::Plan| only.is_none_or(|cc| run.case == cc);
     let runs: Vec<_> = plans(&experiment).unwrap().into_iter().filter(is_meant).collect();
     let pairs = || experiment.expect.iter().flat_map(|expect| &expect.pairs);
@@ -171,7 +199,7 @@ proptest! {
             queue: queue.map(Size),
         };
         let Ok(plan) = spec.plan() else { return Ok(()) };
-        let read = Experiment::read(&experiment(&plan), &[]).unwrap();
+        let read = Experiment::read(&experiment(&plan).unwrap(), &[]).unwrap();
         simulated::check(&plans(&read).unwrap()).unwrap();
         let link = plans(&read).unwrap()[0].links[0].path.clone().unwrap();
         prop_assert_eq!(link.forward.line.rate_bps, Some(rate));

@@ -2,7 +2,10 @@
 
 use crate::PathSpec;
 use longfat_cc::{Algorithm, Tunables, response::Law};
-use longfat_schema::{send_buffer::reserved_bytes, units::Nanos};
+use longfat_schema::{
+    send_buffer::reserved_bytes,
+    units::{Nanos, Rate},
+};
 use serde::Serialize;
 
 /// Largest window TCP can announce: 65,535 shifted by at most 14 (RFC 7323, section 2.3).
@@ -68,7 +71,7 @@ impl QueuePlan {
         QueuePlan {
             bytes,
             given: path.queue.is_some(),
-            delay: Nanos((bytes as f64 * 8e9 / path.rate.0 as f64) as u64),
+            delay: queue_delay(bytes, path.rate),
             desynchronised_bytes: (needed as f64 / f64::from(path.flows).sqrt()) as u64,
         }
     }
@@ -89,6 +92,11 @@ impl WindowPlan {
             ),
         }
     }
+}
+
+/// When the last of so many bytes has left.
+pub(crate) fn queue_delay(bytes: u64, rate: Rate) -> Nanos {
+    Nanos((bytes as f64 * 8e9 / rate.0 as f64) as u64)
 }
 
 /// Every algorithm whose window is understood, with its default tunables.

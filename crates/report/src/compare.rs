@@ -4,7 +4,9 @@
 mod page;
 mod parameters;
 
-use longfat_schema::run::{RunDirectory, RunError, RunManifest, RunStatus, Spread, bootstrap, find_runs};
+use longfat_schema::run::{
+    RunDirectory, RunError, RunManifest, RunStatus, Spread, bootstrap, find_readable_runs,
+};
 pub use page::html;
 pub(crate) use page::sections;
 use parameters::differences;
@@ -12,8 +14,9 @@ use serde::Serialize;
 use serde_json::Value;
 use std::{collections::BTreeSet, path::Path};
 
-/// Confidence of the intervals that say whether two figures differ: of a hundred figures that are alike, some five are
-/// outside.
+/// Confidence of the intervals that say whether two figures differ. Medians of few repeats have fewer values than the
+/// interval would need: of a hundred figures that are alike, ten are outside with three repeats, eight with four, and
+/// at most five with five or more.
 pub const CONFIDENCE: f64 = 0.95;
 /// Repeats on each side from which their spread says anything.
 const REPEATS_LEAST: usize = 3;
@@ -49,6 +52,8 @@ pub struct Side {
     pub name: String,
     /// Runs of the result, in order.
     pub runs: Vec<Run>,
+    /// Manifests of other runs that cannot be read, and why.
+    pub damaged: Vec<String>,
 }
 
 /// Two results beside each other.
@@ -151,12 +156,14 @@ impl Figure {
 }
 
 impl Side {
-    /// Reads a result or a run.
+    /// Reads a result or a run. Runs of the result whose manifests are damaged are left out and named.
     ///
     /// # Errors
-    /// A manifest or a plan cannot be read.
+    /// It is neither, a plan cannot be read, or a newer longfat wrote it.
     pub fn open(path: &Path) -> Result<Side, RunError> {
-        Side::of(path, find_runs(path)?.1)
+        let found = find_readable_runs(path)?;
+        let damaged = found.damaged.iter().map(|run| run.error.to_string()).collect();
+        Ok(Side { damaged, ..Side::of(path, found.runs)? })
     }
 
     /// Side that consists of these runs.
@@ -165,7 +172,8 @@ impl Side {
     /// A plan cannot be read.
     pub fn of(path: &Path, runs: Vec<RunDirectory>) -> Result<Side, RunError> {
         let runs = runs.into_iter().map(|run| Ok(Run { plan: run.plan()?, manifest: run.manifest }));
-        Ok(Side { name: path.display().to_string(), runs: runs.collect::<Result<_, RunError>>()? })
+        let runs = runs.collect::<Result<_, RunError>>()?;
+        Ok(Side { name: path.display().to_string(), runs, damaged: Vec::new() })
     }
 
     /// Names of its cases, in order.

@@ -83,9 +83,12 @@ impl Report {
         page::html(&self.experiments)
     }
 
-    /// Tables of runs said to be whole that could not be read; the page shows them too.
+    /// Damaged manifests, and tables of runs said to be whole that could not be read; the page shows them too.
     pub fn warnings(&self) -> Vec<String> {
-        self.experiments.iter().flat_map(|(_, figures)| figures.warnings.clone()).collect()
+        let of_one = |(experiment, figures): &(Experiment, ExperimentFigures)| {
+            [experiment.damaged.clone(), figures.warnings.clone()].concat()
+        };
+        self.experiments.iter().flat_map(of_one).collect()
     }
 
     /// Writes every figure as a file of its own; gives back what was written.

@@ -5,8 +5,8 @@ use crate::{
     summary::{self, Summary},
 };
 use longfat_schema::run::{
-    CaseInfo, Expectation, Provenance, ResultManifest, RunDirectory, RunEntry, RunManifest, RunStatus,
-    find_runs,
+    CaseInfo, DamagedRun, Expectation, Found, Provenance, ResultManifest, RunDirectory, RunEntry,
+    RunManifest, RunStatus, find_readable_runs,
 };
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,8 @@ pub struct Experiment {
     pub summary: Summary,
     /// In the order of the experiment, as in `summary`.
     pub cases: Vec<Case>,
+    /// Manifests that could not be read, and why.
+    pub damaged: Vec<String>,
 }
 
 /// One case with its runs.
@@ -34,16 +36,25 @@ pub struct Case {
     pub info: CaseInfo,
     /// Runs of the case that left a manifest, by repeat.
     pub runs: Vec<RunDirectory>,
-    /// Runs the result lists that left none.
-    pub lost: Vec<RunEntry>,
+    /// Runs the result lists that left none, or a damaged one.
+    pub lost: Vec<LostRun>,
     /// Index in `runs` of the one drawn first: the valid one whose focus goodput is nearest the median.
     pub representative: Option<usize>,
+}
+
+/// A run of which nothing is known but that it was to be.
+#[derive(Debug, Clone)]
+pub struct LostRun {
+    /// Which repeat of its case.
+    pub repeat: u32,
+    /// What is wrong with its manifest; absent where there is none.
+    pub damage: Option<String>,
 }
 
 impl Experiment {
     /// Reads the manifests of a result directory or of a single run.
     pub fn open(path: &Path) -> Result<Experiment, ReportError> {
-        let (result, runs) = find_runs(path)?;
+        let Found { result, runs, damaged } = find_readable_runs(path)?;
         let no_runs = result.as_ref().is_none_or(|r| r.runs.is_empty()) && runs.is_empty();
         if no_runs {
             return Err(ReportError::NoRuns(path.display().to_string()));
@@ -53,9 +64,11 @@ impl Experiment {
         let infos = summary::case_infos(result.as_ref(), &manifests);
         let name =
             result.as_ref().map_or_else(|| runs[0].manifest.experiment.clone(), |r| r.experiment.clone());
-        let cases = infos.into_iter().map(|info| case(info, result.as_ref(), &runs, &summary)).collect();
+        let lost = |info: &CaseInfo| lost(path, info, result.as_ref(), &runs, &damaged);
+        let cases = infos.into_iter().map(|info| case(lost(&info), info, &runs, &summary)).collect();
         Ok(Experiment {
             path: path.to_owned(),
+            damaged: damaged.iter().map(|run| run.error.to_string()).collect(),
             title: title(result.as_ref(), &runs),
             name,
             result,
@@ -113,14 +126,32 @@ fn of_one(run: &RunManifest) -> String {
     format!("{}: {}, repeat {}", run.experiment, run.case, run.repeat)
 }
 
-fn case(info: CaseInfo, result: Option<&ResultManifest>, runs: &[RunDirectory], summary: &Summary) -> Case {
+fn case(lost: Vec<LostRun>, info: CaseInfo, runs: &[RunDirectory], summary: &Summary) -> Case {
     let mut own: Vec<RunDirectory> = runs.iter().filter(|r| r.manifest.case == info.name).cloned().collect();
     own.sort_by_key(|run| run.manifest.repeat);
-    let entries = result.iter().flat_map(|r| &r.runs).filter(|entry| entry.case == info.name);
-    let is_lost = |entry: &&RunEntry| own.iter().all(|run| run.manifest.repeat != entry.repeat);
-    let lost = entries.filter(is_lost).cloned().collect();
     let representative = representative(&own, summary);
     Case { info, runs: own, lost, representative }
+}
+
+fn lost(
+    path: &Path,
+    case: &CaseInfo,
+    result: Option<&ResultManifest>,
+    runs: &[RunDirectory],
+    damaged: &[DamagedRun],
+) -> Vec<LostRun> {
+    let is_of = |run: &RunDirectory, entry: &RunEntry| {
+        run.manifest.case == entry.case && run.manifest.repeat == entry.repeat
+    };
+    let damage = |entry: &RunEntry| {
+        let found = damaged.iter().find(|run| run.path == path.join(&entry.path));
+        found.map(|run| run.error.to_string())
+    };
+    let entries = result.iter().flat_map(|r| &r.runs).filter(|entry| entry.case == case.name);
+    entries
+        .filter(|entry| runs.iter().all(|run| !is_of(run, entry)))
+        .map(|entry| LostRun { repeat: entry.repeat, damage: damage(entry) })
+        .collect()
 }
 
 /// The valid repeat nearest the median; with an even count the lower of the middle two. Without a valid one, the

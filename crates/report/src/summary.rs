@@ -229,8 +229,9 @@ fn tell_apart(cases: &mut [CaseInfo]) {
     }
 }
 
-/// Without a stated focus: the flow with the fewest streams, since background flows come in numbers.
-fn guess_focus(runs: &[&RunManifest]) -> Option<String> {
+/// The flow the figures are of where none is stated: the one with the fewest streams, since background flows come in
+/// numbers; of several such, the first by name. `None` where no flow has a goodput.
+pub fn guess_focus(runs: &[&RunManifest]) -> Option<String> {
     let metrics = || runs.iter().flat_map(|run| &run.metrics).filter(|m| m.metric == "goodput_bps");
     let flows: BTreeSet<&str> = metrics().map(|m| m.of.as_str()).filter(|of| !of.is_empty()).collect();
     let streams = |flow: &&str| metrics().filter(|m| m.of == **flow && m.stream.is_some()).count();
@@ -413,6 +414,21 @@ mod tests {
         let case = &summary.cases[0];
         assert_eq!((case.done, case.invalid, case.failed), (2, 1, 1));
         assert_eq!(case.columns[0].as_ref().unwrap().median, 15.0);
+    }
+
+    #[test]
+    fn where_no_focus_is_named_it_is_the_flow_of_fewest_streams_and_then_the_first_by_name() {
+        let goodput =
+            |of: &str, stream| Metric { metric: "goodput_bps".into(), of: of.into(), stream, value: 1e6 };
+        let guess = |metrics: Vec<Metric>| {
+            let run = RunManifest { metrics, ..RunManifest::default() };
+            summarise(None, &[&run]).focus
+        };
+        let crowd = || [goodput("crowd", None), goodput("crowd", Some(0)), goodput("crowd", Some(1))];
+        let of_one = |name: &str| [goodput(name, None), goodput(name, Some(0))];
+        assert_eq!(guess([crowd().to_vec(), of_one("zeta").to_vec()].concat()).as_deref(), Some("zeta"));
+        assert_eq!(guess([of_one("zeta"), of_one("eta")].concat()).as_deref(), Some("eta"));
+        assert_eq!(guess(Vec::new()), None);
     }
 
     #[test]

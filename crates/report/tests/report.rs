@@ -10,8 +10,8 @@ use longfat_report::{
     load::Experiment,
 };
 use longfat_schema::run::{
-    AxisPoint, CaseInfo, CellVerdict, Expectation, Metric, RESULT_FILE, ResultManifest, ResultStatus,
-    RunDirectory, RunError, RunStatus, read_json, seal_run, write_json,
+    AxisPoint, CaseInfo, CellVerdict, Expectation, Metric, RESULT_FILE, RUN_FILE, ResultManifest,
+    ResultStatus, RunDirectory, RunError, RunStatus, read_json, seal_run, write_json,
 };
 use std::{
     path::{Path, PathBuf},
@@ -396,6 +396,25 @@ fn a_damaged_table_of_a_valid_run_is_a_warning_and_stands_on_the_page() {
 }
 
 #[test]
+fn a_run_whose_manifest_is_damaged_is_lost_and_all_others_are_shown() {
+    let directory = changed(2, |_| ());
+    let damaged = directory.path().join("case1/r2").join(RUN_FILE);
+    std::fs::write(&damaged, "{\"schema_version\": 4, <b>").unwrap();
+    let report = report(&[directory.path()]);
+    let warnings = report.warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("case1/r2/manifest.json"), "{warnings:?}");
+    let html = report.html();
+    assert!(html.contains("<b>6 runs</b>: 4 valid, 1 invalid, 1 failed"));
+    let lost = html.split(", repeat 2: ").nth(1).unwrap();
+    assert!(lost.starts_with(damaged.to_str().unwrap()) && !html.contains("repeat 2: left no manifest"));
+    let side = Side::open(directory.path()).unwrap();
+    assert!(side.runs.len() == 5 && side.damaged == warnings);
+    std::fs::remove_file(&damaged).unwrap();
+    let report = self::report(&[directory.path()]);
+    assert!(report.warnings().is_empty() && report.html().contains("repeat 2: left no manifest"));
+}
+
+#[test]
 fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_other() {
     let directory = tempfile::tempdir().unwrap();
     support::write_result(directory.path());
@@ -421,6 +440,7 @@ fn the_page_of_a_comparison_shows_what_differs_and_draws_both_sides_beside_each_
     }
     assert!(page.contains("plan.path.delay") && page.contains("&lt;1&gt;ns") && !page.contains("<1>ns"));
     assert!(page.contains("≠ differs") && page.contains("≈ within"));
+    assert!(page.contains("one in ten seems to with three repeats"), "what chance alone makes differ");
     let drawn = page.matches("<svg").count();
     assert!(drawn >= 2 * 5 * CASES.len() && drawn.is_multiple_of(2), "{drawn}");
     // Beneath each other on a narrow screen, every chart says of which side it is.

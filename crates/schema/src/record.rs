@@ -330,11 +330,11 @@ pub struct FlowSummary {
     pub cc_receiver: String,
     /// When the first payload byte was sent.
     pub start_us: i64,
-    /// Over what time goodput is counted, at the receiver.
+    /// Over what time goodput is counted, at the receiver; 0 where all that counts arrived at one moment.
     pub duration_us: u64,
     /// Payload bytes received in that time.
     pub received_bytes: u64,
-    /// `received_bytes` over `duration_us`.
+    /// `received_bytes` over `duration_us`; 0, and no figure, where that is 0.
     pub goodput_bps: u64,
     /// Segments retransmitted by the sending socket.
     pub retransmitted_segments: u64,

@@ -62,9 +62,13 @@ pub fn run(
             stats.stopped = true;
             break;
         }
-        if entity == world.first[2] {
-            sample::sample(scenario, &mut world, scenario.sample_every_ns, &mut sink);
+        let sampler = world.first[2];
+        if entity == sampler {
+            sample::sample(scenario, &mut world, &mut sink);
             world.net.timers.set(entity, at_ns + scenario.sample_every_ns);
+        } else if entity > sampler {
+            sample::count(scenario, &mut world, &mut sink);
+            world.net.timers.set(entity, at_ns + scenario.count_every_ns());
         } else {
             world.act(entity, &mut stats);
         }

@@ -23,6 +23,7 @@ mod udp;
 mod world;
 
 pub use engine::{SimStats, run};
+pub use packet::Family;
 pub use scenario::{
     EndpointPlan, FlowPlan, HoldUp, LinkBetween, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError,
     SendBuffer, TcpPlan, Transport, UdpPlan,

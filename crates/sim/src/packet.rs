@@ -12,10 +12,35 @@ pub struct Carried {
     pub route: u32,
 }
 
-/// IPv4 and TCP headers with the timestamp option (RFC 7323), as Linux sends them.
-pub const TCP_HEADER_BYTES: u32 = 20 + 20 + 12;
-/// IPv4 and UDP headers.
-pub const UDP_HEADER_BYTES: u32 = 28;
+/// Version of IP by which a flow goes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4, whose header has 20 bytes.
+    #[default]
+    Ipv4,
+    /// IPv6, whose header has 40 bytes.
+    Ipv6,
+}
+
+impl Family {
+    fn ip_bytes(self) -> u32 {
+        match self {
+            Family::Ipv4 => 20,
+            Family::Ipv6 => 40,
+        }
+    }
+
+    /// IP and TCP headers with the timestamp option (RFC 7323), as Linux sends them.
+    pub fn tcp_header_bytes(self) -> u32 {
+        self.ip_bytes() + 20 + 12
+    }
+
+    /// IP and UDP headers.
+    pub fn udp_header_bytes(self) -> u32 {
+        self.ip_bytes() + 8
+    }
+}
+
 /// SACK blocks beside a timestamp (RFC 2018, section 3).
 pub const SACK_BLOCKS: usize = 3;
 
@@ -65,6 +90,8 @@ pub struct Segment {
     pub flags: u8,
     /// Whether the packet arrived with a CE mark.
     pub is_marked: bool,
+    /// Version of IP.
+    pub family: Family,
 }
 
 impl Segment {
@@ -76,11 +103,11 @@ impl Segment {
     /// Bytes of the IP packet. SACK costs 8 bytes a block and 4 for the option, padding included.
     pub fn packet_bytes(&self) -> u32 {
         if self.has(flag::UDP) {
-            return UDP_HEADER_BYTES + self.payload_bytes;
+            return self.family.udp_header_bytes() + self.payload_bytes;
         }
         let option = if self.sack_count > 0 { 4 + 8 * u32::from(self.sack_count) } else { 0 };
         let syn = if self.has(flag::SYN) { 8 } else { 0 };
-        TCP_HEADER_BYTES + option + syn + self.payload_bytes
+        self.family.tcp_header_bytes() + option + syn + self.payload_bytes
     }
 
     /// The SACK blocks, in segment numbers.

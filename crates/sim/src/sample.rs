@@ -31,10 +31,11 @@ fn us(ns: u64) -> i64 {
     (ns / 1000) as i64
 }
 
-/// Everything that is sampled periodically. `every_ns` is the length of the interval that ends now.
-pub fn sample(scenario: &Scenario, world: &mut World, every_ns: u64, sink: &mut impl FnMut(Record)) {
+/// Everything that is sampled periodically.
+pub fn sample(scenario: &Scenario, world: &mut World, sink: &mut impl FnMut(Record)) {
+    count(scenario, world, sink);
     for index in 0..world.streams.len() {
-        sample_stream(scenario, world, index, every_ns, sink);
+        sample_stream(scenario, world, index, sink);
     }
     for index in 0..world.relays.len() {
         sample_relay(scenario, world, index, sink);
@@ -44,25 +45,30 @@ pub fn sample(scenario: &Scenario, world: &mut World, every_ns: u64, sink: &mut 
     }
 }
 
-fn sample_stream(
-    scenario: &Scenario,
-    world: &mut World,
-    index: usize,
-    every_ns: u64,
-    sink: &mut impl FnMut(Record),
-) {
-    let Stream { flow, number, carrier, sampled_bytes, .. } = world.streams[index];
+/// Bytes of every stream that arrived since they were last counted.
+pub fn count(scenario: &Scenario, world: &mut World, sink: &mut impl FnMut(Record)) {
+    let duration_us = (world.net.now_ns - world.counted_ns) / 1000;
+    if duration_us == 0 {
+        return;
+    }
+    world.counted_ns = world.net.now_ns;
+    for index in 0..world.streams.len() {
+        let Stream { flow, number, carrier, counted_bytes, .. } = world.streams[index];
+        let (bytes, _) = arrived(world, carrier);
+        sink(Record::Interval(IntervalSample {
+            time_us: us(world.net.now_ns),
+            duration_us,
+            flow: scenario.flows[flow].name.clone(),
+            stream: number,
+            bytes: bytes - counted_bytes,
+        }));
+        world.streams[index].counted_bytes = bytes;
+    }
+}
+
+fn sample_stream(scenario: &Scenario, world: &mut World, index: usize, sink: &mut impl FnMut(Record)) {
+    let Stream { flow, number, carrier, .. } = world.streams[index];
     let name = &scenario.flows[flow].name;
-    let time_us = us(world.net.now_ns);
-    let (bytes, _) = arrived(world, carrier);
-    sink(Record::Interval(IntervalSample {
-        time_us,
-        duration_us: every_ns / 1000,
-        flow: name.clone(),
-        stream: number,
-        bytes: bytes - sampled_bytes,
-    }));
-    world.streams[index].sampled_bytes = bytes;
     let Carrier::Tcp { source, .. } = carrier else { return };
     if world.endpoints[source].established_ns > 0 {
         sink(Record::Tcp(tcp(&world.endpoints[source], world.net.now_ns, name, number, "sender")));
@@ -185,6 +191,7 @@ fn queue(scenario: &Scenario, world: &mut World, direction: usize) -> QueueSampl
 
 /// What every flow and link came to.
 pub fn summarise(scenario: &Scenario, world: &mut World, sink: &mut impl FnMut(Record)) {
+    count(scenario, world, sink);
     for index in 0..world.streams.len() {
         if let Carrier::Tcp { source, .. } = world.streams[index].carrier {
             let name = &scenario.flows[world.streams[index].flow].name;

@@ -1,9 +1,12 @@
 //! What is simulated, as plain data: nodes, links, flows, relays. Nothing in it is random; the seed is.
 
+use crate::packet::Family;
 use longfat_cc::{Algorithm, SettingError, Tunables, UnknownAlgorithm, queue::QueuePlan};
 use longfat_link::LinkPlan;
 use longfat_schema::{arrivals::Arrivals, send_buffer::reserved_bytes};
 
+/// The longest that what arrives is not counted.
+const COUNT_EVERY_NS: u64 = 100_000_000;
 /// Initial window, in segments (RFC 6928).
 pub(crate) const INITIAL_WINDOW: u32 = 10;
 
@@ -106,8 +109,10 @@ pub enum Transport {
 /// Parameters of TCP flows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TcpPlan {
-    /// Largest IP packet; 52 bytes of it are headers.
+    /// Largest IP packet; 52 bytes of it are headers, with IPv6 72.
     pub mtu_bytes: u32,
+    /// Version of IP.
+    pub family: Family,
     /// Bytes the application writes at once.
     pub block_bytes: u64,
     /// A timestamp is echoed for every so many bytes.
@@ -200,8 +205,10 @@ impl ReceiveBuffer {
 /// Datagrams.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UdpPlan {
-    /// Payload of a datagram; 28 bytes of headers come on top.
+    /// Payload of a datagram; 28 bytes of headers come on top, with IPv6 48.
     pub datagram_bytes: u32,
+    /// Version of IP.
+    pub family: Family,
     /// Law by which datagrams leave.
     pub arrivals: Arrivals,
     /// Seed of the source.
@@ -251,6 +258,7 @@ impl Default for TcpPlan {
     fn default() -> TcpPlan {
         TcpPlan {
             mtu_bytes: 1500,
+            family: Family::Ipv4,
             block_bytes: 128 << 10,
             echo_every_bytes: None,
             sender: EndpointPlan::default(),
@@ -392,7 +400,7 @@ impl EndpointPlan {
 impl TcpPlan {
     /// Payload of a full segment.
     pub fn mss_bytes(&self) -> u32 {
-        self.mtu_bytes.saturating_sub(crate::packet::TCP_HEADER_BYTES)
+        self.mtu_bytes.saturating_sub(self.family.tcp_header_bytes())
     }
 }
 
@@ -400,6 +408,12 @@ impl Scenario {
     /// When the simulation ends, in virtual time.
     pub(crate) fn end_ns(&self) -> u64 {
         self.settle_ns.saturating_add(self.duration_ns)
+    }
+
+    /// How often bytes that arrived are counted: as often as receivers of the transfer program count them, or with each
+    /// sample if that is more often.
+    pub(crate) fn count_every_ns(&self) -> u64 {
+        self.sample_every_ns.min(COUNT_EVERY_NS)
     }
 
     /// Checks everything but paths, which [`crate::run`] looks for.

@@ -2,7 +2,7 @@
 
 use crate::{
     net::Net,
-    packet::{Segment, flag},
+    packet::{Family, Segment, flag},
     timers::NEVER,
 };
 use longfat_link::model::{Ecn, random::Random};
@@ -26,6 +26,7 @@ pub struct UdpSource {
     drawn: Option<(Gaps, Random)>,
     route: u32,
     to: u32,
+    family: Family,
 }
 
 /// What a UDP source is made of.
@@ -47,6 +48,8 @@ pub struct UdpOffer {
     pub seed: u64,
     /// Which stream of that seed.
     pub stream: u64,
+    /// Version of IP.
+    pub family: Family,
 }
 
 /// Counts datagrams.
@@ -79,6 +82,7 @@ impl UdpSource {
             drawn: offer.arrivals.is_random().then(|| (gaps(), Random::new(offer.seed, offer.stream))),
             route,
             to,
+            family: offer.family,
         };
         if source.drawn.is_some() {
             source.advance();
@@ -103,6 +107,7 @@ impl UdpSource {
     pub fn send(&mut self, net: &mut Net) {
         let segment = Segment {
             to: self.to,
+            family: self.family,
             flags: flag::UDP,
             number: self.sent,
             payload_bytes: self.datagram_bytes,

@@ -3,7 +3,6 @@
 use crate::{
     hold_up::HoldUps,
     net::Net,
-    packet::TCP_HEADER_BYTES,
     queue,
     relay::RelayConnection,
     route::Routes,
@@ -27,7 +26,7 @@ pub struct Stream {
     /// How it is carried.
     pub carrier: Carrier,
     /// Bytes that had arrived at the last sample.
-    pub sampled_bytes: u64,
+    pub counted_bytes: u64,
     /// When what its sender had found by the last sample was found.
     pub sampled_avail_us: u64,
     /// Latencies of its echoes.
@@ -67,8 +66,10 @@ pub struct World {
     pub streams: Vec<Stream>,
     /// When who cannot act.
     pub hold_ups: HoldUps,
-    /// First entity of endpoints, of UDP sources, and the sampler's.
+    /// First entity of endpoints, of UDP sources, and of those that observe: who samples, and who counts.
     pub first: [u32; 3],
+    /// When bytes that arrived were last counted.
+    pub counted_ns: u64,
 }
 
 struct Builder<'a> {
@@ -130,7 +131,7 @@ impl Builder<'_> {
                 flow: index,
                 number,
                 carrier,
-                sampled_bytes: 0,
+                counted_bytes: 0,
                 sampled_avail_us: 0,
                 echoes_ns: Vec::new(),
             };
@@ -157,11 +158,10 @@ impl Builder<'_> {
         let whose = format!("flow '{}'", flow.name);
         let source_app = App::Source(Box::new(Source::new(offer)));
         let sink_app = App::Sink(Sink::new(tcp.echo_every_bytes));
-        let mss_bytes = tcp.mss_bytes();
         let source = self.endpoints.len();
         let Some(relay) = tcp.relay else {
             let ends = [(flow.from, &tcp.sender, source_app), (flow.to, &tcp.receiver, sink_app)];
-            let [source, sink] = self.connection(&whose, mss_bytes, ends)?;
+            let [source, sink] = self.connection(&whose, tcp, ends)?;
             self.opens.push((source, open_ns));
             return Ok(Carrier::Tcp { source, sink });
         };
@@ -169,9 +169,9 @@ impl Builder<'_> {
         let [client_side, server_side] =
             [&plan.client_side, &plan.server_side].map(|end| queue::at_first(plan, end));
         let inbound = [(flow.from, &tcp.sender, source_app), (plan.node, &client_side, App::Relay)];
-        let [_, client] = self.connection(&whose, mss_bytes, inbound)?;
+        let [_, client] = self.connection(&whose, tcp, inbound)?;
         let outbound = [(plan.node, &server_side, App::Relay), (flow.to, &tcp.receiver, sink_app)];
-        let [server, sink] = self.connection(&whose, mss_bytes, outbound)?;
+        let [server, sink] = self.connection(&whose, tcp, outbound)?;
         self.relay(relay, [client, server]);
         self.opens.push((source, open_ns));
         Ok(Carrier::Tcp { source, sink })
@@ -195,7 +195,7 @@ impl Builder<'_> {
     fn connection(
         &mut self,
         whose: &str,
-        mss_bytes: u32,
+        tcp: &TcpPlan,
         ends: [(usize, &EndpointPlan, App); 2],
     ) -> Result<[usize; 2], ScenarioError> {
         let [(from, from_plan, from_app), (to, to_plan, to_app)] = ends;
@@ -206,20 +206,20 @@ impl Builder<'_> {
         let first = self.endpoints.len();
         let there = self.routes.add(from, to)?;
         let back = self.routes.add(to, from)?;
-        self.check_mtu(whose, there, mss_bytes)?;
+        self.check_mtu(whose, there, tcp)?;
         let from_agreed = from_plan.agreed_with(to_plan);
         let to_agreed = to_plan.agreed_with(from_plan);
-        self.endpoint(whose, &from_agreed, there, first + 1, mss_bytes, from_app)?;
-        self.endpoint(whose, &to_agreed, back, first, mss_bytes, to_app)?;
+        self.endpoint(whose, &from_agreed, there, first + 1, tcp, from_app)?;
+        self.endpoint(whose, &to_agreed, back, first, tcp, to_app)?;
         self.endpoint_nodes.extend([from, to]);
         Ok([first, first + 1])
     }
 
-    fn check_mtu(&self, whose: &str, route: u32, mss_bytes: u32) -> Result<(), ScenarioError> {
+    fn check_mtu(&self, whose: &str, route: u32, tcp: &TcpPlan) -> Result<(), ScenarioError> {
         let Some(link) = self.routes.narrowest(route) else { return Ok(()) };
         let plan = &self.scenario.links[link].plan;
         refuse_unless(
-            plan.mtu_bytes >= mss_bytes + TCP_HEADER_BYTES,
+            plan.mtu_bytes >= tcp.mtu_bytes,
             &format!("link '{}' under {whose}", plan.name),
             "the MTU in bytes",
             u64::from(plan.mtu_bytes),
@@ -233,12 +233,12 @@ impl Builder<'_> {
         plan: &EndpointPlan,
         route: u32,
         peer: usize,
-        mss_bytes: u32,
+        tcp: &TcpPlan,
         app: App,
     ) -> Result<(), ScenarioError> {
         let entity = self.first_endpoint + self.endpoints.len() as u32;
-        let attachment = Attachment { entity, route, peer: peer as u32 };
-        self.endpoints.push(Endpoint::new(attachment, plan, plan.tunables(whose)?, mss_bytes, app));
+        let attachment = Attachment { entity, route, peer: peer as u32, family: tcp.family };
+        self.endpoints.push(Endpoint::new(attachment, plan, plan.tunables(whose)?, tcp.mss_bytes(), app));
         self.relay_of.push(None);
         Ok(())
     }
@@ -258,6 +258,7 @@ impl Builder<'_> {
             arrivals: udp.arrivals,
             seed: udp.seed ^ self.scenario.seed,
             stream: u64::from(number),
+            family: udp.family,
         };
         let index = self.udp_sources.len();
         let route = self.routes.add(flow.from, flow.to)?;
@@ -270,7 +271,7 @@ impl Builder<'_> {
         let first_udp = self.first_endpoint + self.endpoints.len() as u32;
         let sampler = first_udp + self.udp_sources.len() as u32;
         let links: Vec<_> = self.scenario.links.iter().map(|link| &link.plan).collect();
-        let mut net = Net::new(&links, self.routes.finish(), sampler as usize + 1, self.scenario);
+        let mut net = Net::new(&links, self.routes.finish(), sampler as usize + 2, self.scenario);
         let mut endpoints = self.endpoints;
         for (endpoint, at_ns) in self.opens {
             endpoints[endpoint].open_at(at_ns, &mut net);
@@ -279,7 +280,12 @@ impl Builder<'_> {
             net.timers.set(entity, source.next_at_ns());
         }
         let hold_ups = HoldUps::new(self.scenario, self.endpoint_nodes.into_iter().chain(self.source_nodes));
-        net.timers.set(sampler, self.scenario.settle_ns + self.scenario.sample_every_ns);
+        let settle_ns = self.scenario.settle_ns;
+        net.timers.set(sampler, settle_ns + self.scenario.sample_every_ns);
+        // Each sample counts, too.
+        if self.scenario.count_every_ns() < self.scenario.sample_every_ns {
+            net.timers.set(sampler + 1, settle_ns + self.scenario.count_every_ns());
+        }
         World {
             net,
             endpoints,
@@ -290,6 +296,7 @@ impl Builder<'_> {
             streams: self.streams,
             hold_ups,
             first: [self.first_endpoint, first_udp, sampler],
+            counted_ns: settle_ns,
         }
     }
 }

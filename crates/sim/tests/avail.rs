@@ -8,7 +8,7 @@ use longfat_schema::{
     arrivals::Arrivals,
     record::{AvailSample, Record},
 };
-use longfat_sim::{EndpointPlan, FlowPlan, Scenario, TcpPlan, Transport, UdpPlan};
+use longfat_sim::{EndpointPlan, Family, FlowPlan, Scenario, TcpPlan, Transport, UdpPlan};
 use support::*;
 
 const MBIT: u64 = 1_000_000;
@@ -21,7 +21,12 @@ fn cross(mbps: u64, from_s: u64, to_s: u64, arrivals: Arrivals, seed: u64) -> Fl
         start_ns: from_s * SECOND,
         send_for_ns: Some((to_s - from_s) * SECOND),
         rate_bps: Some(mbps * MBIT * u64::from(DATAGRAM_BYTES) / 1250),
-        transport: Transport::Udp(UdpPlan { datagram_bytes: DATAGRAM_BYTES, arrivals, seed }),
+        transport: Transport::Udp(UdpPlan {
+            datagram_bytes: DATAGRAM_BYTES,
+            family: Family::Ipv4,
+            arrivals,
+            seed,
+        }),
         ..flow(&format!("cross{from_s}"), 0, 1, tcp("reno"))
     }
 }
@@ -150,5 +155,39 @@ fn an_application_that_pauses_and_a_path_that_loses_mislead_nobody() {
     let outcome = outcome(&scenario);
     for row in avail(&outcome) {
         assert!(row.avail_bps < 200 * MBIT && row.confidence_ratio <= 1.0, "{row:?}");
+    }
+}
+
+/// What `cc` finds on an empty path by the end: results of the last sample, those rejected, and its mean in Mbit/s over
+/// the second half.
+fn alone(cc: &str, mtu_bytes: u32, (rate_bps, rtt_ns): (u64, u64), seconds: u64) -> (u64, u64, f64) {
+    let sender = EndpointPlan { cc: cc.to_owned(), ..EndpointPlan::default() };
+    let plan = TcpPlan { mtu_bytes, sender, ..TcpPlan::default() };
+    let queue_bytes = rate_bps / 8 * rtt_ns / SECOND;
+    let forward = direction(Some(rate_bps), rtt_ns / 2, queue_bytes);
+    let mut scenario = path(forward, vec![flow("measured", 0, 1, plan)], seconds * SECOND);
+    scenario.links[0].plan.mtu_bytes = mtu_bytes;
+    let outcome = outcome(&scenario);
+    let rows = avail(&outcome);
+    let last = rows.last().map_or((0, 0), |row| (row.results, row.rejected));
+    let half = seconds * SECOND / 2;
+    (last.0.into(), last.1.into(), outcome.mbps_between("measured", half, seconds * SECOND))
+}
+
+#[test]
+fn paths_of_more_than_a_second_are_measured_and_filled_in_the_background() {
+    let long = (10 * MBIT, 1200 * MS);
+    let (results, _, _) = alone("imtcp", 1500, long, 120);
+    assert!(results > 20, "{results}");
+    let (results, _, mbps) = alone("imtcp_bg", 1500, long, 120);
+    assert!(results > 20 && mbps > 4.0, "{results} results, {mbps} Mbit/s");
+}
+
+#[test]
+fn jumbo_frames_are_measured_as_others_are() {
+    for mtu_bytes in [1500, 9000] {
+        let (results, rejected, mbps) = alone("imtcp", mtu_bytes, (2000 * MBIT, 10 * MS), 10);
+        assert!(results > 30 && rejected < results / 4, "{mtu_bytes}: {results}, {rejected} rejected");
+        assert!(mbps > 1800.0, "{mtu_bytes}: {mbps}");
     }
 }

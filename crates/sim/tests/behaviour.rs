@@ -9,8 +9,8 @@ use longfat_schema::{
     record::{Record, RelaySample},
 };
 use longfat_sim::{
-    EndpointPlan, FlowPlan, HoldUp, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError, SendBuffer,
-    Transport, UdpPlan, run,
+    EndpointPlan, Family, FlowPlan, HoldUp, NodePlan, ReceiveBuffer, RelayPlan, Scenario, ScenarioError,
+    SendBuffer, Transport, UdpPlan, run,
 };
 use std::hash::{DefaultHasher, Hash, Hasher};
 use support::*;
@@ -126,7 +126,7 @@ fn a_buffer_that_grows_does_not_slow_a_flow_that_loses_nothing() {
 fn udp(arrivals: Arrivals) -> FlowPlan {
     let mut one = flow("udp", 0, 1, tcp("reno"));
     one.rate_bps = Some(8_000_000);
-    one.transport = Transport::Udp(UdpPlan { datagram_bytes: 1000, arrivals, seed: 5 });
+    one.transport = Transport::Udp(UdpPlan { datagram_bytes: 1000, family: Family::Ipv4, arrivals, seed: 5 });
     one
 }
 
@@ -460,4 +460,55 @@ fn a_hold_up_that_ends_before_it_begins_is_refused_with_its_node() {
         error.to_string(),
         "node 'b': the end of a hold-up in ns is 7; it must be later than its beginning"
     );
+}
+
+#[test]
+fn packets_of_ipv6_have_its_header_and_carry_less() {
+    let goodput = |family: Family| {
+        let plan = longfat_sim::TcpPlan { family, ..tcp("reno") };
+        let full =
+            path(direction(Some(10_000_000), 5 * MS, 100_000), vec![flow("f", 0, 1, plan)], 20 * SECOND);
+        let mss_bytes = outcome(&full).flow("f").mss_bytes;
+        (mss_bytes, outcome(&full).goodput_mbps("f"))
+    };
+    let ((four_mss, four), (six_mss, six)) = (goodput(Family::Ipv4), goodput(Family::Ipv6));
+    assert_eq!((four_mss, six_mss), (1448, 1428));
+    assert!((six / four - 1428.0 / 1448.0).abs() < 0.002, "{four} and {six} Mbit/s of 1500-byte packets");
+
+    let datagrams = |family| {
+        let mut one = udp(Arrivals::Constant);
+        one.transport =
+            Transport::Udp(UdpPlan { datagram_bytes: 1000, family, arrivals: Arrivals::Constant, seed: 5 });
+        let outcome = outcome(&path(direction(Some(20_000_000), 5 * MS, 100_000), vec![one], 2 * SECOND));
+        let link = outcome.forward();
+        link.delivered_bytes / link.delivered_packets
+    };
+    assert_eq!((datagrams(Family::Ipv4), datagrams(Family::Ipv6)), (1028, 1048));
+}
+
+#[test]
+fn what_arrives_is_counted_however_seldom_samples_are_taken_and_to_the_end() {
+    for sample_every_ns in [10 * MS, 70 * MS, 150 * MS, 2 * SECOND, 50 * SECOND] {
+        let mut scenario = path(
+            direction(Some(10_000_000), 5 * MS, 100_000),
+            vec![flow("f", 0, 1, tcp("reno"))],
+            3 * SECOND,
+        );
+        scenario.sample_every_ns = sample_every_ns;
+        let outcome = outcome(&scenario);
+        let intervals: Vec<_> = outcome
+            .records
+            .iter()
+            .filter_map(|record| if let Record::Interval(sample) = record { Some(sample) } else { None })
+            .collect();
+        let longest_us = intervals.iter().map(|sample| sample.duration_us).max().unwrap();
+        assert!(longest_us <= 100_000.min(sample_every_ns / 1000), "{sample_every_ns}: {longest_us} us");
+        assert_eq!(intervals.iter().map(|sample| sample.duration_us).sum::<u64>(), 3_000_000);
+        let bytes: u64 = intervals.iter().map(|sample| sample.bytes).sum();
+        assert_eq!(bytes, outcome.flow("f").received_bytes, "{sample_every_ns}");
+        let last_us = intervals.last().unwrap().time_us;
+        assert_eq!(last_us, 3_000_000);
+        let samples = outcome.tcp().count() as u64;
+        assert!(samples <= 3 * SECOND / sample_every_ns, "{samples}");
+    }
 }

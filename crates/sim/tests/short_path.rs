@@ -9,7 +9,7 @@ use longfat_schema::{
     arrivals::Arrivals,
     record::{AvailSample, Record},
 };
-use longfat_sim::{FlowPlan, Transport, UdpPlan};
+use longfat_sim::{Family, FlowPlan, Transport, UdpPlan};
 use support::*;
 
 const END: u64 = 40 * SECOND;
@@ -44,7 +44,12 @@ impl Short {
         let law = Arrivals::Poisson;
         let cross = FlowPlan {
             rate_bps: Some((self.cross_mbps * 1_000_000 * u64::from(DATAGRAM_BYTES) / 1250).max(1)),
-            transport: Transport::Udp(UdpPlan { datagram_bytes: DATAGRAM_BYTES, arrivals: law, seed: 1 }),
+            transport: Transport::Udp(UdpPlan {
+                datagram_bytes: DATAGRAM_BYTES,
+                family: Family::Ipv4,
+                arrivals: law,
+                seed: 1,
+            }),
             ..flow("cross", 0, 1, tcp("reno"))
         };
         let flows = vec![flow("background", 0, 1, tcp("imtcp_bg")), cross];

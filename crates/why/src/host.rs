@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 /// `ring eth0 rx`, `qdisc eth0`, `rps eth0 rx-0`, `irq 24`, `clocksource`.
 pub type Settings = BTreeMap<String, String>;
 
-/// What was counted or timed on a host: `drops eth0 rx`, `conntrack entries`, `clock read ns`, `processors`.
+/// What was counted or timed on a host: `drops eth0 rx`, `conntrack entries`, `clock read ns`, `processors`,
+/// `memory bytes`.
 pub type Counts = BTreeMap<String, f64>;
 
 /// What advice rests on.
@@ -90,6 +91,20 @@ pub fn path(rate: Rate, rtt: Nanos) -> Result<PathPlan, PathError> {
     PathSpec { rate, rtt, mtu_bytes: MTU_BYTES, loss: 0.0, flows: 1, queue: None }.plan()
 }
 
+/// What of a path's window one connection can have: TCP announces no more than 1 GiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Windows {
+    /// Window that a host must allow each connection, in bytes.
+    pub each_bytes: u64,
+    /// Least number of connections that fill the path with such windows.
+    pub flows: u64,
+}
+
+/// How many connections a path takes, and the window of each.
+pub fn windows(path: &PathPlan) -> Windows {
+    buffers::window(path)
+}
+
 /// What could be better on this host for this path, the dearest first.
 pub fn advice(path: &PathPlan, settings: &Settings, counts: &Counts) -> Vec<Advice> {
     let asked = Asked { path, settings, counts };
@@ -117,18 +132,19 @@ impl Asked<'_> {
         self.path.path.rtt.0 as f64 / 1e9
     }
 
-    /// What a window carries, and the part of the path that it leaves.
-    pub(crate) fn by_window(&self, window_bytes: f64) -> (f64, f64) {
-        let most = self.path.goodput_max_bps as f64;
-        let carried = (window_bytes * 8.0 / self.rtt_s()).min(most);
-        (carried, 1.0 - carried / most)
+    /// What a window carries, in bit/s; no more than the path can.
+    fn carried_bps(&self, window_bytes: f64) -> f64 {
+        (window_bytes * 8.0 / self.rtt_s()).min(self.path.goodput_max_bps as f64)
     }
 
-    /// `at most 533 Mbit/s of 9.65 Gbit/s`, and the part that is left.
-    pub(crate) fn window_words(&self, window_bytes: f64) -> (String, f64) {
-        let (carried, share) = self.by_window(window_bytes);
-        let most = rate(self.path.goodput_max_bps as f64);
-        (format!("a window of {} carries {} of {most}", size(window_bytes as u64), rate(carried)), share)
+    /// `a window of 6.0 MiB carries 559 Mbit/s of 9.65 Gbit/s`, which the largest window carries, and the part that is
+    /// left.
+    pub(crate) fn window_words(&self, window_bytes: f64, largest_bytes: f64) -> (String, f64) {
+        let most = self.carried_bps(largest_bytes);
+        let carried = self.carried_bps(window_bytes).min(most);
+        let words =
+            format!("a window of {} carries {} of {}", size(window_bytes as u64), rate(carried), rate(most));
+        (words, 1.0 - carried / most)
     }
 
     /// Whether a part of the path is worth a word: rounding is none.

@@ -317,10 +317,11 @@ fn restart(cause: Cause) -> Remedy {
 
 fn initcwnd(patient: &Patient) -> Remedy {
     let to = patient.remote.ip();
+    // Of IPv6 the kernel says from which sources the way is ('from ::'): a route that keeps it is not what the undo
+    // removes.
+    let way = format!("ip -o route get {to} | sed 's/ from [^ ]*//; s/ src .*//; s/ uid .*//'");
     Remedy {
-        command: Some(format!(
-            "ip route replace $(ip -o route get {to} | sed 's/ src .*//; s/ uid .*//') initcwnd 40"
-        )),
+        command: Some(format!("ip route replace $({way}) initcwnd 40")),
         undo: Some(format!("ip route del {to}")),
         ..remedy(
             Place::Here,
@@ -500,6 +501,37 @@ mod tests {
                 window.command.as_ref().unwrap().starts_with("sysctl net.ipv4.tcp_rmem > before.conf && ")
             );
             assert_eq!(window.undo.as_deref(), Some("sysctl -p before.conf"));
+        }
+    }
+
+    /// What a remedy's shell command calls `ip` with at last, where `ip` says this of the way.
+    fn told(command: &str, way: &str) -> String {
+        let ip = format!("ip() {{ if [ \"$1\" = -o ]; then echo '{way}'; else echo \"$@\"; fi; }}");
+        let output =
+            std::process::Command::new("sh").args(["-c", &format!("{ip}; {command}")]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    #[test]
+    fn the_route_of_a_larger_initial_window_is_of_any_source_so_that_its_undo_finds_it() {
+        let figures = Figures::default();
+        for (remote, way, expected) in [
+            (
+                "[2001:db8::1]:443",
+                "2001:db8::1 from :: via fe80::1 dev eth0 proto ra src 2001:db8::2 metric 1024 pref medium",
+                "route replace 2001:db8::1 via fe80::1 dev eth0 proto ra initcwnd 40",
+            ),
+            (
+                "192.0.2.7:443",
+                "192.0.2.7 via 10.0.0.1 dev eth0 src 10.0.0.2 uid 0 \\    cache ",
+                "route replace 192.0.2.7 via 10.0.0.1 dev eth0 initcwnd 40",
+            ),
+        ] {
+            let remote: SocketAddr = remote.parse().unwrap();
+            let patient = Patient { local: remote, remote, figures: &figures, path_rate: None, relay: None };
+            let found = &remedies(Cause::SlowStart, &patient)[1];
+            assert_eq!(told(found.command.as_ref().unwrap(), way), expected);
+            assert_eq!(found.undo, Some(format!("ip route del {}", remote.ip())));
         }
     }
 

@@ -34,7 +34,10 @@ use longfat_lab::{
         sweep::{Filter, OneOrMany},
     },
 };
-use longfat_schema::run::{Provenance, ResultStatus, RunStatus};
+use longfat_schema::{
+    run::{Provenance, ResultStatus, RunStatus},
+    units::Nanos,
+};
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
@@ -205,7 +208,8 @@ struct SpecArgs {
     /// Runs of each case.
     #[arg(long, value_name = "N")]
     repeats: Option<u32>,
-    /// One repeat, at most 2 s of warm-up and a window of at most 3 s: to see that it works, not to learn from.
+    /// One repeat, at most 2 s of warm-up and a window of at most 3 s, times of flows and schedules in proportion: to
+    /// see that it works, not to learn from.
     #[arg(long)]
     quick: bool,
 }
@@ -242,7 +246,7 @@ enum OnArg {
 /// Exit code of what a host cannot do.
 const CANNOT: u8 = 3;
 /// Longest warm-up and window of `--quick`.
-const QUICK: [(&str, u64); 2] = [("warmup", 2), ("duration", 3)];
+const QUICK: [Nanos; 2] = [Nanos(2_000_000_000), Nanos(3_000_000_000)];
 /// What a run takes beyond its flows: building, settling, emptying buffers, gathering.
 const OVERHEAD: Duration = Duration::from_millis(2500);
 
@@ -289,13 +293,11 @@ impl SpecArgs {
         let mut experiment =
             Experiment::from_table(&table, &overrides, base).map_err(|error| anyhow!("{name}: {error}"))?;
         if self.quick {
-            let shorter = quick_overrides(&experiment);
-            overrides.extend(shorter);
-            experiment = Experiment::from_table(&table, &overrides, base)
-                .map_err(|error| anyhow!("{name}: {error}"))?;
+            let [warmup, duration] = QUICK;
+            experiment.shorten(warmup, duration);
         }
         let wanted = self.wanted(&experiment)?;
-        let all = plans(&experiment)?;
+        let all = plans(&experiment).map_err(|error| anyhow!("{name}: {error}"))?;
         let plans = all.iter().filter(|plan| wanted.contains(&plan.case)).cloned().collect();
         Ok(Read { text, experiment, all, plans })
     }
@@ -326,7 +328,9 @@ impl SpecArgs {
         let asked: Vec<&Case> = cases.iter().filter(named).filter(|case| case.is_at(&filter)).collect();
         let count = asked.len();
         match self.sample.map(|wanted| wanted as usize) {
-            _ if asked.is_empty() => Err(anyhow!("--case and --cell leave nothing to run")),
+            _ if asked.is_empty() => Err(anyhow!(
+                "--case and --cell leave nothing to run; 'longfat lab list' without them names all there is"
+            )),
             Some(wanted) if wanted > count => {
                 Err(anyhow!("--sample {wanted}: there are {count} cells; ask for {count} at most"))
             }
@@ -340,19 +344,9 @@ fn axis_label(text: &str) -> Result<(String, String), String> {
     pair.ok_or_else(|| format!("'{text}' is no AXIS=LABEL; write it like rate=25Mbit"))
 }
 
-fn quick_overrides(experiment: &Experiment) -> Vec<(String, overlay::Value)> {
-    let head = &experiment.head;
-    let spans = [head.warmup, head.duration];
-    let shorter = QUICK.iter().zip(spans).map(|((key, most_s), span)| {
-        let ns = span.0.min(most_s * 1_000_000_000);
-        ((*key).to_owned(), overlay::Value::String(format!("{ns}ns")))
-    });
-    shorter.chain([("repeats".to_owned(), 1i64.into())]).collect()
-}
-
 /// Time a list of runs takes.
 fn expected_time(plans: &[Plan], backend: BackendKind) -> Duration {
-    let flows = |plan: &Plan| Duration::from_micros(plan.window_end_us.unsigned_abs());
+    let flows = |plan: &Plan| Duration::from_micros(plan.end_us());
     plans.iter().map(|plan| flows(plan) * backend.dilation(plan).times() + OVERHEAD).sum()
 }
 

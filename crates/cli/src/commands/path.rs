@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use longfat_path_plan::{Forecast, PathPlan, PathSpec, SysctlPlan, experiment, experiment_name};
+use longfat_path_plan::{Forecast, PathPlan, PathSpec, STREAMS_MAX, SysctlPlan, experiment, experiment_name};
 use longfat_schema::units::{Nanos, Rate, Size, part};
 use std::path::{Path, PathBuf};
 
@@ -63,25 +63,30 @@ pub fn run(args: Args) -> Outcome {
         queue: args.queue,
     };
     let plan = path.plan()?;
+    // What cannot be written is said before anything is printed.
+    let written = match args.write {
+        Some(file) => Some((experiment(&plan).context("--write")?, file)),
+        None => None,
+    };
     if args.json {
         crate::output::print_json(&plan)?;
     } else {
         print(&plan);
     }
-    match args.write {
-        Some(file) => write(&plan, &file),
+    match written {
+        Some((text, file)) => write(&text, &file),
         None => Ok(()),
     }
 }
 
 /// A file that somebody wrote is not replaced.
-fn write(plan: &PathPlan, file: &Path) -> Outcome {
+fn write(text: &str, file: &Path) -> Outcome {
     use std::io::Write as _;
     let name = file.display();
     let mut opened = std::fs::File::create_new(file).with_context(|| {
         format!("{name} could not be made; --write needs a new name in a directory that is there")
     })?;
-    opened.write_all(experiment(plan).as_bytes()).with_context(|| format!("{name} could not be written"))?;
+    opened.write_all(text.as_bytes()).with_context(|| format!("{name} could not be written"))?;
     eprintln!("experiment: {name}; longfat lab run {name} --backend sim");
     Ok(())
 }
@@ -119,7 +124,9 @@ fn print(plan: &PathPlan) {
         fitted(table(&plan.forecasts), &[10, 9, 7, 5, 2])
     );
     plan.notes.iter().for_each(|note| println!("{}", prose(&format!("Note: {note}."), "      ")));
-    println!("{}", check(&experiment_name(plan)));
+    if plan.path.flows <= STREAMS_MAX {
+        println!("{}", check(&experiment_name(plan)));
+    }
 }
 
 /// A setting as a command with its reason behind it, or above it where the terminal is narrow: a command is pasted, it

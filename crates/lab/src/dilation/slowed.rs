@@ -198,6 +198,8 @@ impl Slow {
     }
 
     fn flow(&self, flow: &mut FlowPlan) {
+        // As many bytes at once as at the experiment's own rate.
+        flow.block_bytes = Some(flow.offered_bytes());
         let FlowPlan {
             name: _,
             from: _,

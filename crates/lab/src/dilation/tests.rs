@@ -62,6 +62,13 @@ fn times_are_multiplied_rates_divided_and_bytes_stay() {
     let flow = &slow.flows[0];
     assert_eq!((flow.start_us, flow.stagger_us, flow.rate_bps), (2_000_000, 40_000, Some(250_000)));
     assert_eq!(flow.duration_us, 4 * own.flows[0].duration_us);
+    assert_eq!((flow.offered_bytes(), own.flows[0].offered_bytes()), (1448, 1448));
+    let fast = with(SHORT_QUEUE, &[times(4), ("flows.f.rate", Value::String("40Mbit".into()))]).unwrap();
+    assert_eq!(
+        slowed(&fast).flows[0].offered_bytes(),
+        10_000,
+        "2 ms at the experiment's rate, not at the run's"
+    );
 }
 
 #[test]

@@ -462,7 +462,8 @@ struct Rebase<'a> {
 impl Rebase<'_> {
     /// Appends what a program on a machine wrote.
     fn gather(&self, path: &Path, machine: &Machine, samples: &mut Samples) -> Result<(), HostsError> {
-        let around_us = -AROUND_US..=self.plan.window_end_us.saturating_add(AROUND_US);
+        let end_us = i64::try_from(self.plan.end_us()).unwrap_or(i64::MAX);
+        let around_us = -AROUND_US..=end_us.saturating_add(AROUND_US);
         let mut elsewhen_us = None;
         lines::read(path, |mut record| {
             // What never began has no time.

@@ -13,13 +13,8 @@ struct Sides {
     right: Vec<f64>,
 }
 
-/// What a figure (a ratio of medians) may be, as far as the repeats tell.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Estimate {
-    value: f64,
-    least: f64,
-    greatest: f64,
-}
+/// The least and the greatest that a figure (a ratio of medians) may be, as far as the repeats tell.
+type Interval = [f64; 2];
 
 /// The part of an expectation that is about these cases; nothing when none of it is.
 pub fn within(expected: &Expected, cases: &[&str]) -> Option<Expected> {
@@ -83,48 +78,60 @@ fn judge(pair: &Pair, confidence: Option<f64>, runs: &[RunManifest]) -> (Option<
         let missing = other(pair).filter(|_| !sides.left.is_empty()).unwrap_or(&pair.left);
         return (None, format!("no valid run of case '{}' has the figure", missing.case));
     };
-    let estimate = estimate(&sides, left / right, confidence);
+    let value = ratio(left, right);
+    let interval = confidence.map(|confidence| interval(&sides, confidence));
     let metric = &pair.left.metric;
     let shown = |value: f64| match pair.measure {
         Measure::Value => quantity::of_metric(metric, value),
         Measure::OverNumber(_) | Measure::Over(_) => format!("{value:.3}"),
     };
-    let ratio = match pair.measure {
+    let against = match pair.measure {
         Measure::Value => String::new(),
-        _ => format!(" against {}: ratio {}", quantity::of_metric(metric, right), shown(estimate.value)),
+        _ => format!(" against {}: ratio {}", quantity::of_metric(metric, right), shown(value)),
     };
+    let between = confidence.zip(interval).map(|(confidence, [least, greatest])| {
+        format!(" ({:.0} % interval {} to {})", confidence * 100.0, shown(least), shown(greatest))
+    });
     let detail = format!(
-        "median {}{ratio}{}, wanted {}",
+        "median {}{against}{}, wanted {}",
         quantity::of_metric(metric, left),
-        interval(estimate, confidence, &shown),
+        between.unwrap_or_default(),
         wanted(pair, confidence, &shown)
     );
-    (Some(is_met(pair, estimate)), detail)
+    (Some(is_met(pair, [left, right], interval)), detail)
 }
 
-/// Without a confidence the interval is the figure itself; with one, an expectation is missed when the whole
-/// interval lies beyond its bound.
-fn is_met(pair: &Pair, estimate: Estimate) -> bool {
-    let above =
-        |bound: Bound| estimate.greatest > bound.value || !bound.strict && estimate.greatest >= bound.value;
-    let below = |bound: Bound| estimate.least < bound.value || !bound.strict && estimate.least <= bound.value;
-    pair.bounds.least.is_none_or(above) && pair.bounds.most.is_none_or(below)
+/// How many times `right` the figure is. Nothing is as much as nothing.
+fn ratio(left: f64, right: f64) -> f64 {
+    if left == 0.0 && right == 0.0 { 1.0 } else { left / right }
 }
 
-fn estimate(sides: &Sides, value: f64, confidence: Option<f64>) -> Estimate {
-    let Some(confidence) = confidence else { return Estimate { value, least: value, greatest: value } };
-    // A figure that is no number in some resample (a median of nothing beneath) may be anything.
-    let [least, greatest] = bootstrap([&sides.left, &sides.right], confidence, |left, right| left / right)
-        .unwrap_or([f64::NEG_INFINITY, f64::INFINITY]);
-    Estimate { value, least, greatest }
-}
-
-fn interval(estimate: Estimate, confidence: Option<f64>, shown: &dyn Fn(f64) -> String) -> String {
-    let between = |share: f64| {
-        let (least, greatest) = (shown(estimate.least), shown(estimate.greatest));
-        format!(" ({:.0} % interval {least} to {greatest})", share * 100.0)
+/// Whether the medians are within the bounds. With an interval, an expectation is missed only when the whole of it lies
+/// beyond its bound, too.
+fn is_met(pair: &Pair, [left, right]: [f64; 2], interval: Option<Interval>) -> bool {
+    let [least, greatest] = interval.map_or([None, None], |ends| ends.map(Some));
+    // A figure is held against so many times the other, not their ratio against the bound: that may be of nothing.
+    let sides = |bound: Bound| match pair.measure {
+        Measure::Over(_) => (left, bound.value * right),
+        Measure::Value | Measure::OverNumber(_) => (ratio(left, right), bound.value),
     };
-    confidence.map_or_else(String::new, between)
+    let above = |value: f64, bound: f64, strict: bool| value > bound || !strict && value >= bound;
+    let is_enough = |bound: Bound| {
+        let (value, wanted) = sides(bound);
+        above(value, wanted, bound.strict)
+            || greatest.is_some_and(|most| above(most, bound.value, bound.strict))
+    };
+    let is_little = |bound: Bound| {
+        let (value, wanted) = sides(bound);
+        above(wanted, value, bound.strict)
+            || least.is_some_and(|least| above(bound.value, least, bound.strict))
+    };
+    pair.bounds.least.is_none_or(is_enough) && pair.bounds.most.is_none_or(is_little)
+}
+
+fn interval(sides: &Sides, confidence: f64) -> Interval {
+    // A figure that is no number in some resample (a median of nothing beneath) may be anything.
+    bootstrap([&sides.left, &sides.right], confidence, ratio).unwrap_or([f64::NEG_INFINITY, f64::INFINITY])
 }
 
 fn wanted(pair: &Pair, confidence: Option<f64>, shown: &dyn Fn(f64) -> String) -> String {

@@ -82,6 +82,8 @@ fn a_flow_that_began_late_makes_the_run_invalid() {
     let (status, reasons) = verdict(&plan(), &samples, &[]);
     assert_eq!(status, RunStatus::Invalid);
     assert_eq!(reasons, ["flow 'measured' began 250 ms late: the machine was too busy"]);
+    let (status, reasons) = simulated_verdict(&plan(), &samples, &[]);
+    assert!(status == RunStatus::Invalid && reasons[0].contains("250 ms late: its handshake"), "{reasons:?}");
 }
 
 #[test]
@@ -170,6 +172,32 @@ fn with_a_confidence_an_expectation_is_missed_only_beyond_the_spread_of_its_repe
     assert!(apart.detail.contains("90 % interval 0.4") && apart.detail.contains("within the interval"));
     let again = expectation(&spec, &runs([40.0, 45.0, 38.0, 41.0, 39.0], [90.0, 75.0, 100.0, 88.0, 92.0]));
     assert_eq!(again, apart);
+}
+
+#[test]
+fn nothing_is_as_much_as_nothing_with_and_without_a_confidence() {
+    let runs = |left: f64, right: f64| {
+        let repeats = |case, value| (0..3).map(move |_| run(case, RunStatus::Done, value));
+        repeats("a", left).chain(repeats("b", right)).collect::<Vec<_>>()
+    };
+    let met = |at_least, at_most, confidence, runs: &[RunManifest]| {
+        let spec = Expected { confidence, ..expect(at_least, at_most) };
+        expectation(&spec, runs).met
+    };
+    for confidence in [None, Some(0.9)] {
+        let none = runs(0.0, 0.0);
+        assert_eq!(met(None, Some(1.0), confidence, &none), Some(true));
+        assert_eq!(met(Some(1.0), None, confidence, &none), Some(true));
+        assert_eq!(met(Some(2.0), Some(0.5), confidence, &none), Some(true), "also twice, and half of it");
+        assert_eq!(met(None, Some(1.0), confidence, &runs(3.0, 0.0)), Some(false));
+        assert_eq!(met(Some(5.0), None, confidence, &runs(3.0, 0.0)), Some(true));
+        assert_eq!(met(Some(0.1), None, confidence, &runs(0.0, 3.0)), Some(false));
+        let mut less = expect(None, Some(1.0));
+        less.pairs[0].bounds.most = Some(Bound { value: 1.0, strict: true });
+        assert_eq!(expectation(&Expected { confidence, ..less }, &none).met, Some(false), "not less");
+    }
+    let detail = expectation(&expect(Some(1.0), None), &runs(0.0, 0.0)).detail;
+    assert!(detail.contains("ratio 1.000"), "{detail}");
 }
 
 #[test]

@@ -173,8 +173,7 @@ fn with_headers(plan: &Plan, flow: &FlowPlan, ways: &[Way]) -> f64 {
     let more = if flow.address.is_ipv6() { MORE_OF_IPV6_BYTES } else { 0.0 };
     match flow.protocol {
         Protocol::Udp => {
-            let default = u64::from(longfat_transfer::plan::TransferPlan::default().datagram_bytes);
-            let payload = flow.datagram_bytes.unwrap_or(default) as f64;
+            let payload = flow.payload_bytes() as f64;
             (payload + UDP_HEADER_BYTES + more) / payload
         }
         Protocol::Tcp => {

@@ -16,7 +16,7 @@ const HOST_BYTES: f64 = 75_000.0;
 impl Plan {
     /// About how many bytes the run's directory will take; right to a factor of two or so.
     pub fn disk_bytes(&self, backend: BackendKind) -> f64 {
-        let samples = self.window_end_us as f64 / self.sample_every_us.max(1) as f64;
+        let samples = self.end_us() as f64 / self.sample_every_us.max(1) as f64;
         let streams_of = |flow: &FlowPlan| f64::from(flow.streams);
         let connections: f64 =
             self.flows.iter().filter(|flow| flow.protocol == Protocol::Tcp).map(streams_of).sum();

@@ -18,6 +18,7 @@ use crate::spec::Protocol;
 use longfat_cc::{Algorithm, Tunables, queue::QueuePlan};
 use longfat_link::LinkPlan;
 use longfat_schema::{arrivals::Arrivals, own_time::Dilation, run::AxisPoint};
+use longfat_transfer::{Amount, TransferPlan};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -50,7 +51,7 @@ pub struct Plan {
     pub focus: Option<String>,
     /// Metrics are counted from here…
     pub window_start_us: i64,
-    /// …to here; the flows end here.
+    /// …to here; flows end here, but for streams that start later than their flow.
     pub window_end_us: i64,
     /// Distance of samples.
     pub sample_every_us: u64,
@@ -214,7 +215,61 @@ pub struct FlowPlan {
     pub size_bytes: Option<u64>,
 }
 
+impl FlowPlan {
+    /// When its last stream ends, after the start of the run: each sends so long from its own start.
+    pub fn end_us(&self) -> u64 {
+        let last_us = u64::from(self.streams.saturating_sub(1)).saturating_mul(self.stagger_us);
+        self.start_us.saturating_add(last_us).saturating_add(self.duration_us)
+    }
+
+    /// What its sender offers the socket at once, in bytes: what it says, or what the transfer program would.
+    pub fn offered_bytes(&self) -> u64 {
+        let usual_bytes = || TransferPlan::usual_block_bytes(self.rate_bps, self.streams).into();
+        self.block_bytes.unwrap_or_else(usual_bytes)
+    }
+
+    /// Payload of its datagrams, in bytes: what it says, or what a packet of Ethernet carries.
+    pub fn payload_bytes(&self) -> u64 {
+        self.datagram_bytes.unwrap_or(if self.address.is_ipv6() { 1452 } else { 1472 })
+    }
+
+    /// What the transfer program is told of it; the rest is the run's, or as the program has it.
+    pub fn transfer(&self) -> TransferPlan {
+        let usual = TransferPlan::default();
+        // What is too much for the type is too much for a plan.
+        let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+        TransferPlan {
+            flow: self.name.clone(),
+            protocol: match self.protocol {
+                Protocol::Tcp => longfat_transfer::Protocol::Tcp,
+                Protocol::Udp => longfat_transfer::Protocol::Udp,
+            },
+            streams: self.streams,
+            amount: self.size_bytes.map_or(Amount::DurationUs(self.duration_us), Amount::Bytes),
+            block_bytes: bytes(self.offered_bytes()),
+            sndbuf_bytes: self.sndbuf_bytes,
+            rcvbuf_bytes: self.rcvbuf_bytes,
+            window_bytes: self.window_bytes,
+            cc_sender: self.cc.clone(),
+            cc_receiver: self.cc_receiver.clone(),
+            rate_bps: self.rate_bps,
+            echo_every_bytes: self.echo_every_bytes,
+            datagram_bytes: bytes(self.payload_bytes()),
+            arrivals: self.arrivals,
+            arrivals_seed: self.arrivals_seed.unwrap_or(usual.arrivals_seed),
+            stagger_us: self.stagger_us,
+            ..usual
+        }
+    }
+}
+
 impl Plan {
+    /// When everything ends, after the start of the run: the window, and every stream of every flow.
+    pub fn end_us(&self) -> u64 {
+        let flows = self.flows.iter().map(FlowPlan::end_us);
+        flows.chain([self.window_end_us.unsigned_abs()]).max().unwrap_or(0)
+    }
+
     /// How our congestion control of that name is set in this run; `None` for a name that is not ours.
     pub fn tunables_of(&self, cc: &str) -> Option<Tunables> {
         let algorithm = Algorithm::find(cc).ok().filter(|_| Algorithm::is_our_name(cc))?;

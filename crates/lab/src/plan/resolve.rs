@@ -10,12 +10,7 @@ use crate::spec::{
     SpecError, seed_of,
 };
 use longfat_cc::Tunables;
-use longfat_schema::{
-    SCHEMA_VERSION,
-    decode::Problem,
-    own_time::Dilation,
-    units::{Nanos, Size},
-};
+use longfat_schema::{SCHEMA_VERSION, decode::Problem, own_time::Dilation, units::Size};
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
@@ -25,6 +20,9 @@ use std::{
 const PORT: u16 = 5201;
 
 /// Every run of the experiment, repeat by repeat, so that a disturbance of the machine meets all cases alike.
+///
+/// # Errors
+/// What of a case cannot be carried out, all of it.
 pub fn plans(experiment: &Experiment) -> Result<Vec<Plan>, SpecError> {
     let mut plans = Vec::new();
     let repeats = |case: &Case| case.setting.head.repeats;
@@ -33,7 +31,23 @@ pub fn plans(experiment: &Experiment) -> Result<Vec<Plan>, SpecError> {
             plans.push(plan(experiment, case, repeat)?);
         }
     }
-    Ok(plans)
+    let refused = refused_flows(experiment, &plans);
+    if refused.is_empty() { Ok(plans) } else { Err(SpecError::Problems(refused)) }
+}
+
+/// What the transfer program would refuse of a flow, said of the first case that has it.
+fn refused_flows(experiment: &Experiment, plans: &[Plan]) -> Vec<Problem> {
+    let mut found: Vec<(Problem, &str)> = Vec::new();
+    for plan in plans.iter().filter(|plan| plan.repeat == 1) {
+        for flow in &plan.flows {
+            let Err(error) = flow.transfer().check() else { continue };
+            let problem = Problem::new(format!("flows.{}", flow.name), error.to_string());
+            if found.iter().all(|(said, _)| *said != problem) {
+                found.push((problem, &plan.case));
+            }
+        }
+    }
+    found.into_iter().flat_map(|(problem, case)| at_case(experiment, case, vec![problem])).collect()
 }
 
 fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecError> {
@@ -77,8 +91,8 @@ fn plan(experiment: &Experiment, case: &Case, repeat: u32) -> Result<Plan, SpecE
         tunables: setting.tunables.clone(),
     };
     plan.tunables = every_tunable(&plan);
-    plan.dilation =
-        dilation_of(&plan, head.dilate).map_err(|refused| at_case(experiment, &plan.case, refused))?;
+    let refuse = |refused| SpecError::Problems(at_case(experiment, &plan.case, refused));
+    plan.dilation = dilation_of(&plan, head.dilate).map_err(refuse)?;
     Ok(plan)
 }
 
@@ -91,11 +105,11 @@ fn dilation_of(plan: &Plan, dilate: DilateSpec) -> Result<Dilation, Vec<Problem>
 }
 
 /// What is wrong with one of several cases says with which.
-fn at_case(experiment: &Experiment, case: &str, mut problems: Vec<Problem>) -> SpecError {
+fn at_case(experiment: &Experiment, case: &str, mut problems: Vec<Problem>) -> Vec<Problem> {
     if experiment.cases.len() > 1 {
         problems.iter_mut().for_each(|problem| problem.path = format!("{case}: {}", problem.path));
     }
-    SpecError::Problems(problems)
+    problems
 }
 
 /// Also those at their defaults: the plan is the record of what ran, and a default may change with a version.
@@ -238,9 +252,7 @@ fn flow_plan(
     let tcp = flow.protocol == Protocol::Tcp;
     let cc = flow.cc.clone().filter(|_| tcp);
     let bytes = |size: Option<Size>| size.map(|size| size.0);
-    let run_end_ns = setting.head.warmup.0 + setting.head.duration.0;
-    let of_duration = flow.duration.map(|Nanos(ns)| flow.start.0 + ns);
-    let end_us = flow.stop.map(|Nanos(ns)| ns).or(of_duration).unwrap_or(run_end_ns) / 1000;
+    let end_us = flow.end_ns(&setting.head) / 1000;
     FlowPlan {
         name: name.to_owned(),
         from: flow.from.clone(),

@@ -223,6 +223,42 @@ fn a_flow_ends_by_duration_stop_or_size_and_goes_over_the_family_it_names() {
 }
 
 #[test]
+fn what_the_transfer_program_would_refuse_is_refused_of_every_flow_before_anything_runs() {
+    let refused = |text: &str| plans(&Experiment::read(text, &[]).unwrap()).unwrap_err().to_string();
+    for (key, what) in [
+        ("echo_every = '512B'", "the echo spacing in bytes is 512: it must be 1024 to"),
+        ("rate = '500bit'", "the rate in bit/s is 500: it must be 1000 to"),
+        ("sndbuf = '512B'", "the send buffer is 512: it must be 1024 to"),
+        ("block = '0B'", "the block in bytes is 0: it must be 1 to"),
+        ("rate = '0bit'", "the rate in bit/s is 0"),
+        ("echo_every = '1B'", "the echo spacing in bytes is 1"),
+    ] {
+        let said = refused(&SMALL.replace("streams = 2", key));
+        assert!(said.contains(&format!("flows.measured: {what}")), "{key}: {said}");
+    }
+    let several = "[flows.extra]\nfrom = 'a'\nto = 'b'\ncc = 'reno'\nblock = '0B'\n\
+                   [[cases]]\nname = 'x'\n[[cases]]\nname = 'y'\nset = { 'flows.measured.sndbuf' = '1B' }\n";
+    let said = refused(&format!("{SMALL}{several}"));
+    assert!(said.contains("2 problems") && said.contains("x: flows.extra: the block"), "{said}");
+    assert!(said.contains("y: flows.measured: the send buffer"), "{said}");
+}
+
+#[test]
+fn a_run_lasts_until_its_last_stream_has_sent_as_long_as_the_others() {
+    let plan = small(
+        "",
+        "[flows.extra]\nfrom = 'a'\nto = 'b'\ncc = 'reno'\nstreams = 4\nstagger = '500ms'\nstop = '2s'",
+    )
+    .remove(0);
+    assert_eq!((plan.flows[0].end_us(), plan.end_us()), (3_500_000, 3_500_000));
+    let plan = small("", "").remove(0);
+    assert_eq!((plan.end_us(), plan.window_end_us), (3_000_000, 3_000_000));
+    let mut far = plan.clone();
+    (far.flows[0].stagger_us, far.flows[0].streams) = (u64::MAX, u32::MAX);
+    assert_eq!(far.end_us(), u64::MAX);
+}
+
+#[test]
 fn who_follows_a_link_resolves_to_interfaces_and_addresses_and_the_simulator_has_none_of_it() {
     let text = include_str!("../../../../experiments/mobility-paper.toml");
     let plans = plans(&Experiment::read(text, &[]).unwrap()).unwrap();

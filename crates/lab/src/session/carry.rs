@@ -197,6 +197,9 @@ impl Carrier<'_> {
         };
         let (status, reasons) = match failure {
             Some(reason) => (RunStatus::Failed, vec![reason]),
+            None if kind == BackendKind::Simulated => {
+                judge::simulated_verdict(&as_run, &observed.samples, &figures)
+            }
             None => judge::verdict(&as_run, &observed.samples, &figures),
         };
         let dilation = kind.dilation(plan);

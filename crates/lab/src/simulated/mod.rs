@@ -69,8 +69,7 @@ pub enum SimulationError {
     Follows(String),
     /// The simulator does not fragment.
     #[error(
-        "flow '{flow}': datagrams of {datagram_bytes} bytes do not fit the path's MTU of {mtu_bytes}; the simulator does not fragment, give at most {}",
-        mtu_bytes.saturating_sub(scenario::UDP_HEADER_BYTES)
+        "flow '{flow}': datagrams of {datagram_bytes} bytes do not fit the path's MTU of {mtu_bytes}; the simulator does not fragment, give at most {most_bytes}"
     )]
     Datagram {
         /// Which flow.
@@ -79,6 +78,8 @@ pub enum SimulationError {
         datagram_bytes: u32,
         /// Least MTU on its path.
         mtu_bytes: u32,
+        /// Payload that fits.
+        most_bytes: u32,
     },
     /// The scenario is not sound.
     #[error(transparent)]

@@ -16,11 +16,9 @@ use longfat_cc::Tunables;
 use longfat_link::plan::{DirectionPlan, LinkPlan};
 use longfat_relay::{BUFFER_BYTES, LegPlan};
 use longfat_sim as sim;
-use longfat_transfer::plan::{TransferPlan, receive_buffer_of_window};
+use longfat_transfer::plan::receive_buffer_of_window;
 use std::collections::BTreeSet;
 
-/// IPv4 and UDP.
-pub(super) const UDP_HEADER_BYTES: u32 = 28;
 /// As in an emulated run, connections stand before the flows begin.
 const SETTLE_NS: u64 = 1_000_000_000;
 
@@ -54,15 +52,14 @@ pub fn translate(plan: &Plan) -> Result<Translation, SimulationError> {
     }
     let translator = Translator { plan, topology: Topology::of_plan(plan) };
     let flows: Vec<_> = plan.flows.iter().map(|flow| translator.flow(flow)).collect::<Result<_, _>>()?;
-    let end_us = plan.flows.iter().map(end_us).chain([plan.window_end_us.unsigned_abs()]).max().unwrap_or(0);
     let scenario = sim::Scenario {
         nodes: plan.hosts.iter().map(node).collect(),
         links: plan.links.iter().map(|cable| translator.link(cable)).collect(),
         flows,
         relays: plan.relays.iter().map(|relay| translator.relay(relay)).collect::<Result<_, _>>()?,
-        settle_ns: SETTLE_NS,
+        settle_ns: translator.settle_ns(),
         start_within_ns: START_NS.min(plan.start_within_us * 1000),
-        duration_ns: end_us * 1000 + u64::from(DRAIN_MS) * 1_000_000,
+        duration_ns: plan.end_us() * 1000 + u64::from(DRAIN_MS) * 1_000_000,
         sample_every_ns: plan.sample_every_us * 1000,
         seed: plan.seed,
     };
@@ -74,9 +71,8 @@ pub fn translate(plan: &Plan) -> Result<Translation, SimulationError> {
     Ok(Translation { scenario, unmodelled })
 }
 
-/// When the last stream of a flow ends.
-fn end_us(flow: &FlowPlan) -> u64 {
-    flow.start_us + u64::from(flow.streams.saturating_sub(1)) * flow.stagger_us + flow.duration_us
+fn family(flow: &FlowPlan) -> sim::Family {
+    if flow.address.is_ipv6() { sim::Family::Ipv6 } else { sim::Family::Ipv4 }
 }
 
 fn node(host: &HostPlan) -> sim::NodePlan {
@@ -122,6 +118,27 @@ impl Translator<'_> {
         sim::LinkBetween { ends: [self.host(&a.host), self.host(&b.host)], plan: path }
     }
 
+    /// How long before its traffic a connection is opened: [`SETTLE_NS`], or two round trips of the longest path if that
+    /// is more, in whole seconds, so that clocks tick in step with the flows' start on every path.
+    fn settle_ns(&self) -> u64 {
+        let longest_ns = self.plan.flows.iter().map(|flow| self.round_trip_ns(flow)).max().unwrap_or(0);
+        longest_ns.saturating_mul(2).max(SETTLE_NS).div_ceil(SETTLE_NS).saturating_mul(SETTLE_NS)
+    }
+
+    /// Round trip of a flow's path without a queue, at the beginning.
+    fn round_trip_ns(&self, flow: &FlowPlan) -> u64 {
+        let path = self.topology.path(&flow.from, &flow.to).unwrap_or_default();
+        let of_hop = |hop: &Hop<'_>| {
+            let cable = self.plan.links.iter().find(|cable| cable.name == hop.link);
+            let Some(path) = cable.and_then(|cable| cable.path.as_ref()) else { return 2 * CABLE_DELAY_NS };
+            let lines = [&path.forward.line, &path.backward.line];
+            lines
+                .iter()
+                .fold(0, |sum: u64, line| sum.saturating_add(line.delay_ns).saturating_add(line.jitter_ns))
+        };
+        path.iter().map(of_hop).fold(0, u64::saturating_add)
+    }
+
     fn flow(&self, flow: &FlowPlan) -> Result<sim::FlowPlan, SimulationError> {
         let path = self.topology.path(&flow.from, &flow.to).unwrap_or_default();
         let transport = match flow.protocol {
@@ -165,7 +182,8 @@ impl Translator<'_> {
         let (from, to) = (self.parameters(&flow.from), self.parameters(&flow.to));
         Ok(sim::TcpPlan {
             mtu_bytes: self.mtu_bytes(path),
-            block_bytes: flow.block_bytes.unwrap_or(TransferPlan::default().block_bytes.into()),
+            family: family(flow),
+            block_bytes: flow.offered_bytes(),
             echo_every_bytes: flow.echo_every_bytes,
             sender: sim::EndpointPlan {
                 send_buffer: from.send_buffer(flow.sndbuf_bytes)?,
@@ -186,14 +204,15 @@ impl Translator<'_> {
     }
 
     fn udp(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<sim::UdpPlan, SimulationError> {
-        let default = u64::from(TransferPlan::default().datagram_bytes);
-        let datagram_bytes = u32::try_from(flow.datagram_bytes.unwrap_or(default)).unwrap_or(u32::MAX);
+        let datagram_bytes = u32::try_from(flow.payload_bytes()).unwrap_or(u32::MAX);
         let mtu_bytes = self.mtu_bytes(path);
-        if datagram_bytes > mtu_bytes.saturating_sub(UDP_HEADER_BYTES) {
-            return Err(SimulationError::Datagram { flow: flow.name.clone(), datagram_bytes, mtu_bytes });
+        let most_bytes = mtu_bytes.saturating_sub(family(flow).udp_header_bytes());
+        if datagram_bytes > most_bytes {
+            let flow = flow.name.clone();
+            return Err(SimulationError::Datagram { flow, datagram_bytes, mtu_bytes, most_bytes });
         }
         let seed = flow.arrivals_seed.unwrap_or_default();
-        Ok(sim::UdpPlan { datagram_bytes, arrivals: flow.arrivals, seed })
+        Ok(sim::UdpPlan { datagram_bytes, family: family(flow), arrivals: flow.arrivals, seed })
     }
 
     /// The relay that takes a flow's connections over: it intercepts the link by which they reach its host on their

@@ -83,6 +83,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
     let measured = tcp(&scenario, "measured");
     let expected = TcpPlan {
         mtu_bytes: 1500,
+        family: longfat_sim::Family::Ipv4,
         block_bytes: 128 << 10,
         echo_every_bytes: Some(1_000_000),
         sender: end("reno", auto, 512 << 10, auto_receive),
@@ -123,6 +124,7 @@ fn sysctls_become_capabilities_and_buffers_of_both_ends() {
     assert_eq!(receiver.receive_buffer, ReceiveBuffer::Fixed(187_500));
     let background = scenario.flows.iter().find(|flow| flow.name == "background").unwrap();
     assert_eq!(background.rate_bps, Some(5_000_000), "the plan's rate is that of all ten streams");
+    assert_eq!(tcp(&scenario, "background").block_bytes, 1448, "as the transfer program: 2 ms of a stream");
 }
 
 #[test]
@@ -192,6 +194,24 @@ fn a_simulated_run_is_judged_as_done_and_has_the_figures_of_an_emulated_one() {
     assert!(samples.flow.iter().all(|flow| (0..=1000).contains(&flow.start_us)), "{:?}", samples.flow);
     assert_ne!(samples.flow[0].start_us, samples.flow[1].start_us);
     assert!(samples.note[0].message.contains("'reno' is simulated by the code of lf_reno"));
+}
+
+#[test]
+fn on_a_path_of_any_round_trip_up_to_two_seconds_connections_stand_before_the_flows_begin() {
+    for rtt_ms in [20, 1_500, 2_000] {
+        let mut plan = small();
+        for cable in &mut plan.links {
+            let Some(path) = &mut cable.path else { continue };
+            for direction in [&mut path.forward, &mut path.backward] {
+                direction.line.delay_ns = rtt_ms * 500_000;
+            }
+        }
+        let Observed { samples, .. } = observed(&plan);
+        let late = samples.flow.iter().find(|flow| !(0..=1000).contains(&flow.start_us));
+        assert!(late.is_none(), "{rtt_ms} ms: {late:?}");
+        let (_, reasons) = judge::simulated_verdict(&as_run(&plan).unwrap(), &samples, &[]);
+        assert!(!reasons.iter().any(|reason| reason.contains("late")), "{rtt_ms} ms: {reasons:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the types of an experiment cannot say.
 
-use super::topology::Topology;
+use super::topology::{Topology, inside_of};
 use super::{CableSpec, Case, Experiment, FlowSpec, Protocol, RelaySpec, Setting};
 use longfat_cc::{Algorithm, Tunables};
 use longfat_host::{interface, socket::CC_NAME_MAX, sysctl::is_net};
@@ -15,6 +15,15 @@ const NAME_MAX: usize = 48;
 const MTU_MIN_BYTES: u32 = 1280;
 /// Most connections of one flow.
 pub(crate) const STREAMS_MAX: u32 = 1000;
+/// Most hosts, links, relays, flows or followers.
+pub(crate) const PARTS_MAX: usize = 1000;
+/// Longest run, and longest time in one.
+pub(crate) const SPAN_MAX_NS: u64 = longfat_link::plan::SPAN_MAX_NS;
+/// Names that a link cannot have, because its interfaces bear it, and what has them on every host.
+const TAKEN: [(&str, &str); 3] =
+    [("lo", "the loopback"), ("all", "all interfaces' settings"), ("default", "new interfaces' settings")];
+/// Samples within a duration: with fewer, what is counted between them is that of another span.
+pub(super) const LEAST_SAMPLES: u64 = 3;
 /// Most repeats of one case: every run is a plan in memory and a directory.
 const REPEATS_MAX: u32 = 10_000;
 
@@ -111,11 +120,25 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     if head.duration.0 == 0 {
         found.say("duration", "must be longer than 0s: metrics are counted over it");
     }
+    let spans = [
+        ("warmup", head.warmup.0),
+        ("duration", head.warmup.0.saturating_add(head.duration.0)),
+        ("sample_every", head.sample_every.0),
+        ("start_within", head.start_within.0),
+    ];
+    for (key, ns) in spans.into_iter().filter(|(_, ns)| *ns > SPAN_MAX_NS) {
+        found.say(key, format!("{} are too long; a run takes {} at most", Nanos(ns), Nanos(SPAN_MAX_NS)));
+    }
     if head.sample_every.0 < 1_000_000 {
         found.say(
             "sample_every",
             format!("{} is too often; sample every 1ms or less often", head.sample_every),
         );
+    }
+    if head.sample_every.0 > head.duration.0 / LEAST_SAMPLES && head.duration.0 > 0 {
+        let why = format!("{} is too seldom for a duration of {}", head.sample_every, head.duration);
+        let mend = format!("take {LEAST_SAMPLES} samples or more in it");
+        found.say("sample_every", format!("{why}: {mend}"));
     }
     if !matches!(head.family, 4 | 6) {
         found.say("family", "is neither 4 nor 6");
@@ -128,6 +151,12 @@ fn check_setting(setting: &Setting, found: &mut Found<'_>) {
     }
     if head.twin_limit.is_some_and(|limit| !(0.0..=1000.0).contains(&limit)) {
         found.say("twin_limit", "is a share of the twin's figure, 0 to 1000; write it like 0.2");
+    }
+    let (hosts, links, flows) = (setting.hosts.len(), setting.links.len(), setting.flows.len());
+    let parts = [("hosts", hosts), ("links", links), ("flows", flows)];
+    let more = [("relays", setting.relays.len()), ("follows", setting.follows.len())];
+    for (section, count) in parts.into_iter().chain(more).filter(|(_, count)| *count > PARTS_MAX) {
+        found.say(section, format!("{count} are too many; at most {PARTS_MAX}"));
     }
     if let Some(focus) = &head.focus
         && !setting.flows.contains_key(focus)
@@ -173,8 +202,13 @@ fn check_cable(name: &str, cable: &CableSpec, setting: &Setting, found: &mut Fou
     let path = format!("links.{name}");
     // A link's interfaces bear its name.
     found.name(&path, name, interface::NAME_MAX);
-    if name == "lo" {
-        found.say(&path, "'lo' is every host's loopback; choose another name");
+    if let Some((_, what)) = TAKEN.iter().find(|(taken, _)| name == *taken) {
+        found.say(&path, format!("'{name}' is the name of {what} on every host; choose another"));
+    }
+    let inside = inside_of(name);
+    if cable.is_emulated() && setting.hosts.contains_key(&inside) {
+        let message = format!("is called like the inside of the link '{name}'; choose another name");
+        found.say(format!("hosts.{inside}"), message);
     }
     let between = format!("{path}.between");
     match cable.between.as_slice() {
@@ -245,6 +279,7 @@ fn check_flow(name: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<
         found.say(format!("{path}.start"), format!("{} is after the end of the run", flow.start));
     }
     check_end(&path, flow, setting, found);
+    check_stagger(&path, flow, setting, found);
     if !matches!(flow.family, None | Some(4 | 6)) {
         found.say(format!("{path}.family"), "is neither 4 nor 6");
     }
@@ -277,6 +312,23 @@ fn check_end(path: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<'
     }
     if flow.size.is_some_and(|size| size.0 < u64::from(flow.streams)) {
         found.say(format!("{path}.size"), "is less than a byte for each stream");
+    }
+}
+
+/// Each stream sends as long as the flow does, from its own start: one that would start when the flow has ended is
+/// refused, so that no flow takes more than twice its time.
+fn check_stagger(path: &str, flow: &FlowSpec, setting: &Setting, found: &mut Found<'_>) {
+    let last_ns = flow.stagger.0.saturating_mul(u64::from(flow.streams.saturating_sub(1)));
+    let length_ns = flow.end_ns(&setting.head).saturating_sub(flow.start.0);
+    if last_ns > 0 && last_ns >= length_ns {
+        let message = format!(
+            "{} has the last of {} streams start {} after the first, when the flow has ended ({}); make it shorter",
+            flow.stagger,
+            flow.streams,
+            Nanos(last_ns),
+            Nanos(length_ns)
+        );
+        found.say(format!("{path}.stagger"), message);
     }
 }
 

@@ -5,8 +5,9 @@
 //! short form (`"fairness > 0.9"`) is always for each.
 
 use super::{
-    Against, Case, ExpectSpec, FigureSpec, ForEach, Problem, Setting,
+    Against, Case, ExpectSpec, FigureSpec, ForEach, Problem, PublishedSpec,
     decode::unknown,
+    scope::why_none,
     sweep::{Filter, OneOrMany, check_labels},
 };
 use longfat_schema::{
@@ -364,24 +365,31 @@ impl Known<'_> {
     }
 
     fn check_scope(&self, path: &str, figure: &FigureOf, problems: &mut Vec<Problem>) {
-        if figure.of.is_empty() {
-            return;
-        }
         let Some(case) = self.cases.iter().find(|case| case.name == figure.case) else { return };
-        // Mostly a flow: then nothing needs listing.
-        if case.setting.flows.get(&figure.of).is_some_and(|flow| flow.enabled) {
-            return;
+        let Some(kind) = metric::find(&figure.metric) else { return };
+        let Some(why) = why_none(kind, &figure.of, &case.setting) else { return };
+        let problem = Problem::new(format!("{path}.of"), format!("{why} (case {})", figure.case));
+        // Said of the first case that lacks it.
+        if problems.iter().all(|known| known.path != problem.path) {
+            problems.push(problem);
         }
-        let scopes = scopes(&case.setting);
-        if !scopes.contains(&figure.of) {
-            let known = scopes.iter().map(String::as_str);
-            let message = unknown("flow, link direction or relay direction", &figure.of, known);
-            let problem = Problem::new(format!("{path}.of"), format!("{message} (case {})", figure.case));
-            // Said of the first case that lacks it.
-            if problems.iter().all(|known| known.path != problem.path) {
-                problems.push(problem);
-            }
-        }
+    }
+}
+
+/// Checks what a published figure is of, in the cases and cells that it stands beside: one at least has such a figure.
+pub(super) fn check_published<'a>(
+    path: &str,
+    figure: &PublishedSpec,
+    cases: impl Iterator<Item = &'a Case>,
+    problems: &mut Vec<Problem>,
+) {
+    let Some(kind) = metric::find(&figure.metric) else {
+        problems.push(Problem::new(format!("{path}.metric"), unknown("metric", &figure.metric, NAMES)));
+        return;
+    };
+    let whys = cases.map(|case| why_none(kind, &figure.of, &case.setting));
+    if let Some(why) = whys.collect::<Option<Vec<_>>>().and_then(|whys| whys.into_iter().next()) {
+        problems.push(Problem::new(format!("{path}.of"), why));
     }
 }
 
@@ -408,17 +416,4 @@ fn stands_against(case: &Case, right: &FigureSpec, left: &Case) -> bool {
             .axes
             .iter()
             .all(|at| at.axis == "case" || right.at.contains_key(&at.axis) || in_common(&at.axis))
-}
-
-/// What a relay's figures are of: its directions, and its legs towards client and server.
-const RELAY_SCOPES: [&str; 4] = ["client_to_server", "server_to_client", "relay_in", "relay_out"];
-
-/// What a metric of this setting can be of.
-fn scopes(setting: &Setting) -> BTreeSet<String> {
-    let flows = setting.flows.iter().filter(|(_, flow)| flow.enabled).map(|(name, _)| name.clone());
-    let emulated = setting.links.iter().filter(|(_, cable)| cable.is_emulated());
-    let links = emulated.flat_map(|(name, _)| [format!("{name}/forward"), format!("{name}/backward")]);
-    let relays = setting.relays.iter().filter(|(_, relay)| relay.enabled);
-    let relays = relays.flat_map(|(name, _)| RELAY_SCOPES.map(|scope| format!("{name}/{scope}")));
-    flows.chain(links).chain(relays).collect()
 }

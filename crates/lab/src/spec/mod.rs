@@ -5,7 +5,7 @@
 //! - [`overlay`]: cases, axes and `--set`, dotted keys laid over the file.
 //! - [`sweep`]: axes, and the cells they make.
 //! - [`topology`]: who reaches whom by which links.
-//! - [`expect`]: what is expected, and of which cells.
+//! - [`expect`]: what is expected, and of which cells; `scope`: what figures can be of.
 //! - [`schema`]: all of it as JSON Schema, for editors.
 //! - `check`: what types cannot say: names that exist, hosts that can be reached, figures that make sense.
 
@@ -18,6 +18,8 @@ pub mod overlay;
 mod read;
 mod sample;
 pub mod schema;
+mod scope;
+mod shorten;
 pub mod sweep;
 pub mod topology;
 
@@ -96,7 +98,7 @@ pub struct Head {
     pub warmup: Nanos,
     /// Metrics are counted over this span, after the warm-up.
     pub duration: Nanos,
-    /// Distance of samples of control blocks, queues and relays.
+    /// Distance of samples of control blocks, queues and relays; at most a third of `duration`.
     #[serde(default = "ten_ms")]
     pub sample_every: Nanos,
     /// How much later than planned a TCP flow may begin; later, and the run is invalid.
@@ -247,7 +249,7 @@ pub struct FlowSpec {
     /// When it starts, after the start of the run.
     #[serde(default)]
     pub start: Nanos,
-    /// Stream i starts i times this late.
+    /// Stream i starts i times this late, and sends as long as the others.
     #[serde(default)]
     pub stagger: Nanos,
     /// How long it sends; to the end of the run when neither this nor `stop` is given.
@@ -258,7 +260,7 @@ pub struct FlowSpec {
     pub size: Option<Size>,
     /// Internet protocol version, 4 or 6; the experiment's when absent.
     pub family: Option<u8>,
-    /// UDP payload size.
+    /// UDP payload of a datagram; default 1472 bytes, with IPv6 1452: what fits into 1500.
     pub datagram: Option<Size>,
     /// `false` leaves it out; cases turn it on.
     #[serde(default = "yes")]
@@ -287,6 +289,15 @@ pub struct RelaySpec {
     pub queue: Option<longfat_relay::QueueSpec>,
     /// Most that is sent towards the server, which is then paced.
     pub pacing_server: Option<Rate>,
+}
+
+impl FlowSpec {
+    /// When it ends, after the start of the run: by its own word, or with the run.
+    pub(crate) fn end_ns(&self, head: &Head) -> u64 {
+        let of_duration = self.duration.map(|Nanos(ns)| self.start.0.saturating_add(ns));
+        let run_end_ns = head.warmup.0.saturating_add(head.duration.0);
+        self.stop.map(|Nanos(ns)| ns).or(of_duration).unwrap_or(run_end_ns)
+    }
 }
 
 impl RelaySpec {

@@ -108,6 +108,13 @@ fn read_all(table: &Table, overrides: &[(String, Value)], problems: &mut Vec<Pro
     let expect: Vec<ExpectSpec> = read_expectations(&base, problems);
     let before = problems.clone();
     let mut cases = read_cases(&base, &setting, &files, &sweep, overrides, problems);
+    if cases.is_empty() && *problems == before {
+        problems.push(Problem::new(
+            "sweep.exclude",
+            "leaves out every cell, and there is nothing to run; leave out fewer",
+        ));
+        return None;
+    }
     publish(published, &mut cases, &coordinates, problems);
     // What is wrong with the file itself is said once, not once per case.
     if !before.is_empty() {
@@ -155,6 +162,9 @@ fn publish(
         }
         if count == 0 {
             problems.push(Problem::new(path, "is of no case or cell that there is"));
+        } else {
+            let its = cases.iter().filter(|case| case.published.contains(&figure));
+            expect::check_published(&path, &figure, its, problems);
         }
     }
 }
@@ -211,7 +221,15 @@ impl Reading<'_> {
         }
         self.say(&place, own, problems);
         let cells = self.sweep.cells(file.map(|file| file.name.as_str()));
-        cells.into_iter().filter_map(|cell| self.cell(&table, file, &place, &cell, problems)).collect()
+        let cells = cells.into_iter().filter_map(|cell| self.cell(&table, file, &place, &cell, problems));
+        let cells: Vec<Case> = cells.collect();
+        for (file, figure) in
+            file.iter().flat_map(|file| file.published.iter().map(move |figure| (file, figure)))
+        {
+            let its = cells.iter().filter(|case| case.published.contains(figure));
+            expect::check_published(&format!("cases.{}.published", file.name), figure, its, problems);
+        }
+        cells
     }
 
     fn cell(

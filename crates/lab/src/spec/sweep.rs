@@ -12,7 +12,7 @@
 //! ```
 
 use super::{
-    Problem,
+    Head, Problem,
     decode::{self, join, unknown},
     overlay::{self, Value},
 };
@@ -31,9 +31,6 @@ const OWN: [&str; 2] = ["zip", "exclude"];
 const RESERVED: [&str; 2] = ["case", "repeat"];
 /// Longest label: labels become directories and parts of names.
 const LABEL_MAX: usize = 60;
-/// Keys at the top of the file that can be swept without a name.
-const TOP_KEYS: [&str; 8] =
-    ["warmup", "duration", "repeats", "retries", "seed", "sample_every", "start_within", "cpu_limit"];
 
 /// One or several texts.
 #[derive(Debug, Clone, PartialEq, Deserialize, JsonSchema)]
@@ -74,6 +71,8 @@ pub struct Axis {
     pub name: String,
     /// Points of the axis, in order.
     pub points: Vec<Point>,
+    /// Whether the command line changed them: labels that the file speaks of may be gone.
+    pub changed: bool,
 }
 
 /// What `[sweep]` says.
@@ -106,6 +105,9 @@ impl Sweep {
             section.clone().into_iter().partition(|(key, _)| OWN.contains(&key.as_str()));
         let mut drafts = Vec::new();
         collect(&axes, &[], &mut drafts, problems);
+        for draft in &mut drafts {
+            draft.changed = overrides.iter().any(|(key, _)| changes(key, &draft.path));
+        }
         let mut axes = named(drafts, problems);
         overrides.iter().for_each(|(key, value)| override_axis(&mut axes, key, value, problems));
         check_axes(&axes, problems);
@@ -151,7 +153,8 @@ impl Sweep {
         cells
     }
 
-    /// Names exclusions that say nothing: an axis, case or label that there is not.
+    /// Names exclusions that say nothing: an axis, case or label that there is not. Of an axis that the command line
+    /// changed, a label may be gone.
     pub fn check_exclusions(&self, cases: &[&str], problems: &mut Vec<Problem>) {
         for (index, filter) in self.exclude.iter().enumerate() {
             let path = format!("sweep.exclude[{index}]");
@@ -159,9 +162,10 @@ impl Sweep {
                 problems.push(Problem::new(&path, "is empty and would leave out every run"));
             }
             let coordinates = self.coordinates(cases);
-            filter.iter().for_each(|(axis, labels)| {
+            let is_changed = |name: &str| self.axes().any(|axis| axis.changed && axis.name == name);
+            for (axis, labels) in filter.iter().filter(|(axis, _)| !is_changed(axis)) {
                 check_labels(&path, axis, labels, &coordinates, problems);
-            });
+            }
         }
     }
 
@@ -225,6 +229,21 @@ fn dotted(within: &str, parts: &[String]) -> String {
 struct Draft {
     path: Vec<String>,
     file: AxisFile,
+    changed: bool,
+}
+
+/// Whether a key of the command line is of an axis itself: `sweep.rtt.values`.
+fn changes(key: &str, axis: &[String]) -> bool {
+    let of_sweep = |parts: &[String]| {
+        Some(parts.split_first().filter(|(first, _)| first.as_str() == "sweep")?.1.join("."))
+    };
+    let rest = overlay::split(key).ok().and_then(|parts| of_sweep(&parts));
+    rest.is_some_and(|rest| touches(&rest, &axis.join(".")))
+}
+
+/// Whether the top of the file has this key, so that it can be swept without a name.
+fn is_top_key(key: &str) -> bool {
+    schemars::schema_for!(Head).as_value()["properties"].get(key).is_some()
 }
 
 /// Tables without `values` are parts of dotted keys: `links.path.rate = […]` need not be quoted.
@@ -238,12 +257,12 @@ fn collect(table: &Table, above: &[String], found: &mut Vec<Draft>, problems: &m
         let shown = || dotted("sweep", &path);
         match value {
             Value::Array(values) => {
-                found
-                    .push(Draft { path, file: AxisFile { set: None, values: values.clone(), labels: None } });
+                let file = AxisFile { set: None, values: values.clone(), labels: None };
+                found.push(Draft { path, file, changed: false });
             }
             Value::Table(axis) if axis.contains_key("values") => {
                 let file = decode::decode(value, &shown(), &[], problems);
-                found.extend(file.map(|file| Draft { path, file }));
+                found.extend(file.map(|file| Draft { path, file, changed: false }));
             }
             Value::Table(deeper) => collect(deeper, &path, found, problems),
             _ => problems.push(Problem::new(shown(), "is no list of values; write KEY = [VALUE, VALUE]")),
@@ -271,6 +290,7 @@ fn tail(path: &[String], parts: usize) -> &[String] {
 
 fn axis(name: String, draft: Draft, problems: &mut Vec<Problem>) -> Option<Axis> {
     let path = dotted("sweep", &draft.path);
+    let changed = draft.changed;
     let AxisFile { set, values, labels } = draft.file;
     if values.is_empty() {
         problems.push(Problem::new(path, "has no values"));
@@ -285,7 +305,7 @@ fn axis(name: String, draft: Draft, problems: &mut Vec<Problem>) -> Option<Axis>
     let keys = match set {
         Some(keys) => keys.all().to_vec(),
         None if values.iter().all(Value::is_table) => Vec::new(),
-        None if draft.path.len() == 1 && !TOP_KEYS.contains(&draft.path[0].as_str()) => {
+        None if draft.path.len() == 1 && !is_top_key(&draft.path[0]) => {
             let message = format!(
                 "'{name}' is no key of the file; say which it sets: {name} = {{ set = \"links.NAME.delay\", values = […] }}"
             );
@@ -298,7 +318,8 @@ fn axis(name: String, draft: Draft, problems: &mut Vec<Problem>) -> Option<Axis>
         labels.map(|labels| labels.into_iter().map(Some).collect()).unwrap_or(vec![None; values.len()]);
     let points = values.into_iter().zip(labels).map(|(value, label)| point(&name, &keys, value, label));
     let points: Result<Vec<Point>, String> = points.collect();
-    points.map(|points| Axis { name, points }).map_err(|why| problems.push(Problem::new(path, why))).ok()
+    let axis = points.map(|points| Axis { name, points, changed });
+    axis.map_err(|why| problems.push(Problem::new(path, why))).ok()
 }
 
 fn point(axis: &str, keys: &[String], value: Value, label: Option<String>) -> Result<Point, String> {
@@ -363,7 +384,7 @@ fn override_axis(axes: &mut [Axis], key: &str, value: &Value, problems: &mut Vec
         let same = |set: &str| overlay::split(set).ok() == overlay::split(key).ok();
         let only = axis.points.iter().all(|point| matches!(point.set.as_slice(), [(set, _)] if same(set)));
         match point(&axis.name, &[key.to_owned()], value.clone(), None) {
-            Ok(point) if only => axis.points = vec![point],
+            Ok(point) if only => (axis.points, axis.changed) = (vec![point], true),
             _ => {
                 let message = format!(
                     "the axis '{0}' of [sweep] sets it, and more; change the axis instead: --set 'sweep.{0}.values=[…]'",
@@ -526,6 +547,27 @@ mod tests {
             problems[0].contains("axis 'both'") && problems[0].contains("--set 'sweep.both.values"),
             "{problems:?}"
         );
+    }
+
+    #[test]
+    fn every_key_at_the_top_of_the_file_is_an_axis_by_its_name() {
+        for axis in ["family = [4, 6]", "dilate = [1, 2]", "twin_limit = [0.1, 0.2]", "warmup = ['1s', '2s']"]
+        {
+            let (sweep, problems) = read(axis);
+            assert_eq!((problems, cells(&sweep).len()), (Vec::<String>::new(), 2), "{axis}");
+        }
+    }
+
+    #[test]
+    fn an_exclusion_may_name_labels_that_the_command_line_took_away_and_holds_for_those_it_left() {
+        let text = "x.a = [1, 2, 3]\nx.b = [4, 5]\nexclude = [{ a = ['2', '3'], b = '4' }]";
+        let (sweep, problems) = read_with(text, &[("x.a", "7")]);
+        assert_eq!((problems, cells(&sweep)), (vec![], vec!["a=7,b=4".to_owned(), "a=7,b=5".to_owned()]));
+        let (sweep, problems) = read_with(text, &[("x.a", "2")]);
+        assert_eq!((problems, cells(&sweep)), (vec![], vec!["a=2,b=5".to_owned()]));
+        let changed = |key| changes(key, &["x".to_owned(), "a".to_owned()]);
+        assert!(changed("sweep.x.a.values") && changed("sweep.\"x.a\"") && changed("sweep.x"));
+        assert!(!changed("x.a") && !changed("sweep.x.b") && !changed("sweep.zip"));
     }
 
     #[test]

@@ -302,9 +302,153 @@ fn tunables_of_our_congestion_controls_are_set_checked_and_changed_by_cases() {
     assert!(message("[cc.lf_higspeed]\nx = 1").contains("did you mean 'highspeed'"));
 }
 
+#[test]
+fn names_that_no_host_can_give_are_refused() {
+    for name in ["lo", "all", "default"] {
+        let said = said("[links.path]", &format!("[links.{name}]")).join("\n");
+        assert!(said.contains(&format!("links.{name}: '{name}' is the name of ")), "{said}");
+    }
+    let beside = |host: &str| said("[hosts.b]", &format!("[hosts.b]\n[hosts.{host}]")).join("\n");
+    assert!(beside("link-path").contains("hosts.link-path: is called like the inside of the link 'path'"));
+    assert_eq!(beside("link-lan"), "", "a plain cable has no inside");
+}
+
+#[test]
+fn a_last_stream_that_would_start_when_its_flow_has_ended_is_refused() {
+    let stagger = |keys: &str| said("cc = \"reno\"", &format!("cc = \"reno\"\n{keys}")).join("\n");
+    assert_eq!(stagger("streams = 4\nstagger = '900ms'"), "");
+    assert_eq!(stagger("stagger = '2500000h'"), "", "a stream by itself waits for none");
+    let late = stagger("streams = 4\nstagger = '1s'");
+    assert!(
+        late.contains("flows.measured.stagger: 1s has the last of 4 streams start 3s after the first, when the flow has ended (3s)"),
+        "{late}"
+    );
+    for flow in ["start = '1s'\nstop = '2s'", "duration = '1s'", "stop = '1s'"] {
+        assert!(stagger(&format!("streams = 2\nstagger = '1s'\n{flow}")).contains("stagger"), "{flow}");
+        assert_eq!(stagger(&format!("streams = 2\nstagger = '999ms'\n{flow}")), "");
+    }
+    assert!(stagger("streams = 1000\nstagger = '2500000h'").contains("make it shorter"));
+}
+
+#[test]
+fn times_that_no_run_takes_are_refused() {
+    let at = |from: &str, to: &str| said(from, to).join("\n");
+    assert!(at("duration = \"2s\"", "duration = \"960h\"").contains("duration: 3456001s are too long"));
+    assert!(at("warmup = \"1s\"", "warmup = \"960h\"").contains("a run takes 2678400s at most"));
+    assert!(at("warmup = \"1s\"", "warmup = \"1s\"\nstart_within = \"960h\"").contains("start_within: "));
+}
+
+#[test]
+fn a_shortened_experiment_has_its_flows_and_changes_in_their_order_and_can_be_carried_out() {
+    let text = GOOD
+        .replace("warmup = \"1s\"", "warmup = \"20s\"\nsample_every = \"2s\"\nrepeats = 5")
+        .replace("duration = \"2s\"", "duration = \"30s\"")
+        .replace("delay = \"5ms\"", "delay = \"5ms\"\nschedule = [{ at = \"20s\", rate = \"50Mbit\" }]")
+        .replace(
+            "cc = \"reno\"",
+            "cc = \"reno\"\nstreams = 10\nstagger = \"2s\"\nstart = \"10s\"\nstop = \"35s\"",
+        )
+        .replace("rate = \"1Mbit\"", "rate = \"1Mbit\"\nstart = \"35s\"\nduration = \"15s\"");
+    let mut experiment = Experiment::read(&text, &[]).unwrap();
+    let nanos = |text: &str| text.parse::<Nanos>().unwrap();
+    experiment.shorten(nanos("2s"), nanos("3s"));
+    assert_eq!((experiment.head.repeats, experiment.head.duration), (1, nanos("3s")));
+    for case in &experiment.cases {
+        let Setting { head, links, flows, .. } = &case.setting;
+        assert_eq!((head.warmup, head.duration, head.repeats), (nanos("2s"), nanos("3s"), 1));
+        assert_eq!(head.sample_every, nanos("300ms"));
+        assert_eq!(links["path"].line.schedule.as_ref().unwrap()[0].at, nanos("2s"));
+        let (measured, noise) = (&flows["measured"], &flows["noise"]);
+        assert_eq!(
+            (measured.start, measured.stop, measured.stagger),
+            (nanos("1s"), Some(nanos("3500ms")), nanos("200ms"))
+        );
+        assert_eq!((noise.start, noise.duration), (nanos("3500ms"), Some(nanos("1500ms"))));
+    }
+    let mut problems = Vec::new();
+    check::experiment(&experiment, &mut problems);
+    assert_eq!(problems, []);
+}
+
+#[test]
+fn an_experiment_of_which_every_cell_is_excluded_says_so() {
+    let all = swept("", "exclude = [{ rate = ['25Mbit', '50Mbit'] }]").unwrap_err();
+    assert!(all.contains("sweep.exclude: leaves out every cell"), "{all}");
+    assert!(swept("", "exclude = [{ rate = '25Mbit' }]").is_ok());
+}
+
+#[test]
+fn figures_that_no_run_has_are_refused_and_those_that_one_has_are_not() {
+    let expected = |that: &str| swept(&format!("expect = ['{that}']"), "").map(drop);
+    for that in [
+        "goodput of measured > 1Mbit",
+        "timeouts of pep/relay_out in relayed < 9",
+        "held_up_drops_ratio of path < 0.5",
+        "queue_mean of path/backward < 3KB",
+        "backlog_max of pep/client_to_server in relayed < 1MB",
+        "echo_p50 of measured < 1s",
+        "cpu_busy < 90%",
+    ] {
+        assert_eq!(expected(that), Ok(()), "{that}");
+    }
+    for (that, why) in [
+        ("queue_mean of measured < 3KB", "left.of: unknown direction of a link with a path 'measured'"),
+        ("queue_mean of lan/forward < 3KB", "unknown direction of a link with a path 'lan/forward'"),
+        ("utilisation of measured > 80%", "('utilisation_ratio' is of LINK/forward, LINK/backward)"),
+        ("goodput of path/forward > 1Mbit", "unknown flow 'path/forward'"),
+        ("fairness of measured > 0.9", "is of the run as a whole, not of 'measured'; leave it out"),
+        ("timeouts of pep/relay_out < 9", "unknown flow or leg of a relay 'pep/relay_out'"),
+        ("completion of measured < 1s", "needs an amount; write size in the flow"),
+        ("rise of measured < 1s", "needs a link whose rate changes; write a schedule in the link"),
+        ("avail_mean of measured > 1Mbit", "is of a flow of one connection"),
+        ("lost_datagrams of measured < 1", "name a flow with protocol = \"udp\""),
+        ("goodput of measured > 0.5 * goodput of noise", "right.of: unknown flow 'noise'"),
+    ] {
+        let said = expected(that).unwrap_err();
+        assert!(said.contains(why), "{that}: {said}");
+    }
+    let long = |figure: &str| {
+        said("left = { case = \"relayed\", metric = \"goodput_bps\", of = \"measured\" }", figure).join("\n")
+    };
+    assert!(
+        long("left = { case = \"relayed\", metric = \"goodput_bps\" }")
+            .contains("'goodput_bps' is of FLOW; say which")
+    );
+    assert!(
+        long("left = { case = \"relayed\", metric = \"echo_p50_us\", of = \"measured\" }")
+            .contains("needs echoes")
+    );
+    assert!(
+        long("left = { case = \"relayed\", metric = \"fairness_jain\" }").contains("between TCP connections")
+    );
+}
+
+#[test]
+fn published_figures_are_of_what_a_run_has() {
+    let published = |metric: &str, of: &str| {
+        swept("", &format!("[[published]]\nmetric = '{metric}'\nof = '{of}'\nvalue = 1.0")).map(drop)
+    };
+    assert_eq!(published("goodput_bps", "measured"), Ok(()));
+    assert_eq!(published("timeouts", "pep/relay_in"), Ok(()), "one of its cases has it");
+    let unknown = published("goodput", "measured").unwrap_err();
+    assert!(
+        unknown.contains("published.1.metric: unknown metric 'goodput'; did you mean 'goodput_bps'"),
+        "{unknown}"
+    );
+    assert!(
+        published("goodput_bps", "nobody").unwrap_err().contains("published.1.of: unknown flow 'nobody'")
+    );
+    let own = said(
+        "name = \"plain\"",
+        "name = \"plain\"\npublished = [{ metric = \"goodput\", of = \"measured\", value = 1.0 }]",
+    );
+    assert!(own[0].contains("cases.plain.published.metric: unknown metric 'goodput'"), "{own:?}");
+}
+
 /// The good file without its long expectation, in a sweep over two rates.
 fn swept(top: &str, end: &str) -> Result<Experiment, String> {
     let text = GOOD.split("[[expect]]").next().unwrap();
+    let text = text.replacen("cc = \"reno\"", "cc = \"reno\"\nstreams = 2\necho_every = \"20KB\"", 1);
     let text = text.replacen("name = \"small\"", &format!("name = \"small\"\n{top}"), 1);
     let text = format!("{text}\n[sweep]\n\"links.path.rate\" = [\"25Mbit\", \"50Mbit\"]\n{end}");
     Experiment::read(&text, &[]).map_err(|error| error.to_string())
@@ -402,6 +546,15 @@ fn what_an_axis_and_a_case_both_set_is_refused_and_a_cells_fault_names_it() {
     );
     let unknown = swept("", "flows.nobody.cc = ['reno']").unwrap_err();
     assert!(unknown.contains("unknown flow 'nobody'"), "{unknown}");
+}
+
+#[test]
+fn samples_that_are_too_seldom_for_what_is_counted_are_refused() {
+    let every =
+        |value: &str| said("duration = ", &format!("sample_every = '{value}'\nduration = ")).join("\n");
+    assert!(every("660ms").is_empty(), "{}", every("660ms"));
+    let seldom = every("670ms");
+    assert!(seldom.contains("sample_every: 670ms is too seldom for a duration of 2s: take 3"), "{seldom}");
 }
 
 #[test]

@@ -3,6 +3,11 @@
 use super::{CableSpec, Setting};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// Name of the namespace inside an emulated link.
+pub(crate) fn inside_of(link: &str) -> String {
+    format!("link-{link}")
+}
+
 /// One step from a host over a link to a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hop<'a> {

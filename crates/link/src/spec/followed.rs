@@ -5,7 +5,7 @@ use super::{
     resolve::{Side, Site},
 };
 use crate::{
-    plan::{ChangePlan, DirectionPlan, LinePlan, LossPlan, OpportunitiesPlan},
+    plan::{ChangePlan, DirectionPlan, LinePlan, LossPlan, OpportunitiesPlan, Unscheduled},
     trace::{Opportunities, Row, Trace, TraceSpec, opportunities},
 };
 use longfat_schema::units::{Nanos, Rate, Size};
@@ -62,7 +62,7 @@ pub(super) fn direction(
     spec: &DirectionSpec,
     changes: &[ChangeSpec],
 ) -> Result<DirectionPlan, SpecError> {
-    let Some(TraceSpec { once, trace: Some(trace), .. }) = &spec.trace else {
+    let Some(TraceSpec { file, once, trace: Some(trace) }) = &spec.trace else {
         return side.direction(spec, changes);
     };
     if !changes.is_empty() {
@@ -74,7 +74,12 @@ pub(super) fn direction(
         Trace::Opportunities(at) => plan.opportunities = Some(recorded(at, !once)),
         Trace::Rows(rows) => follow_rows(&mut plan, rows, !once),
     }
-    Ok(plan)
+    match plan.unscheduled() {
+        Some(Unscheduled { why, mend }) => {
+            side.site().refuse("trace", format!("'{}'", file.display()), &why, &mend)
+        }
+        None => Ok(plan),
+    }
 }
 
 fn recorded(at: &Opportunities, repeat: bool) -> OpportunitiesPlan {

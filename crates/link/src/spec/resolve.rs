@@ -6,6 +6,7 @@ use super::{
 };
 use crate::plan::{
     ChangePlan, CodelPlan, DirectionPlan, DisciplinePlan, LinePlan, LinkPlan, LossPlan, QueuePlan, RedPlan,
+    SPAN_MAX_NS,
 };
 use longfat_schema::units::{Nanos, Rate, Size};
 use std::fmt::Display;
@@ -300,6 +301,8 @@ impl<'a> Side<'a> {
     fn check_change(self, spec: &ChangeSpec, after_ns: u64) -> Result<()> {
         let in_order = spec.at.0 >= after_ns;
         self.site.check(in_order, "at", spec.at, "is before the change above it", "order them by time")?;
+        let mend = format!("write {} at most", Nanos(SPAN_MAX_NS));
+        self.site.check(spec.at.0 <= SPAN_MAX_NS, "at", spec.at, "is later than a month", &mend)?;
         let says_something = spec.rate.is_some()
             || spec.delay.is_some()
             || spec.jitter.is_some()

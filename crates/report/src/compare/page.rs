@@ -74,7 +74,7 @@ fn beyond(comparison: &Comparison) -> String {
     let untold = all().count() - told;
     let note = format!(
         "<p class=\"note\">{} of {told} figures differ by more than the spread of their repeats explains ({:.0}\u{a0}% bootstrap \
-         intervals; of figures that are alike, one in twenty seems to).{}</p>",
+         intervals; of figures that are alike, one in ten seems to with three repeats, one in twenty at most with five).{}</p>",
         clear.len() + slight.len(),
         CONFIDENCE * 100.0,
         if untold > 0 {

@@ -1,4 +1,5 @@
 use super::*;
+use longfat_schema::random::SplitMix64;
 use longfat_schema::run::{HostState, Metric, Provenance};
 use serde_json::json;
 
@@ -27,7 +28,7 @@ fn run(case: &str, repeat: u32, figures: &[(&str, &str, f64)]) -> Run {
 }
 
 fn side(name: &str, runs: Vec<Run>) -> Side {
-    Side { name: name.into(), runs }
+    Side { name: name.into(), runs, damaged: Vec::new() }
 }
 
 const GOODPUT: (&str, &str) = ("goodput_bps", "measured");
@@ -132,4 +133,24 @@ fn a_figure_differs_when_the_repeats_do_not_explain_it_and_without_repeats_nothi
     assert_eq!(figure(&[0.0; 3], &[1.0, 2.0, 3.0]).beyond_spread, Some(true));
     assert_eq!(figure(&[0.0; 3], &[1.0, 2.0, 3.0]).ratio_interval, None);
     assert_eq!(figure(&scattered, &[500.0, 510.0]).beyond_spread, None);
+}
+
+#[test]
+fn of_figures_that_are_alike_one_in_ten_seems_to_differ_with_three_repeats_and_one_in_twenty_with_five() {
+    let mut random = SplitMix64::new(5);
+    // The sum of twelve uniform numbers is as good as normal.
+    let mut normal = || (0..12).map(|_| random.unit()).sum::<f64>();
+    let mut share = |repeats: usize| {
+        let mut values = || (0..repeats).map(|_| normal()).collect::<Vec<f64>>();
+        let pairs = (0..200).map(|_| [values(), values()]).collect::<Vec<_>>();
+        let differ = pairs.iter().filter(|[left, right]| {
+            let runs =
+                |values: &[f64]| (1..).zip(values).map(|(at, value)| goodput("c", at, *value)).collect();
+            let found = compare(&side("l", runs(left)), &side("r", runs(right)));
+            found.cases[0].figures[0].beyond_spread == Some(true)
+        });
+        differ.count() as f64 / 200.0
+    };
+    let [three, five] = [share(3), share(5)];
+    assert!((0.06..0.13).contains(&three) && (0.01..=0.05).contains(&five), "{three}, {five}");
 }

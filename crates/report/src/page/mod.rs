@@ -246,12 +246,10 @@ fn troubled_runs(case: &Case) -> String {
             .then(|| format!("<li>{chip} <span>{title}, repeat {}: {reasons}</span></li>", run.repeat))
     };
     let known: String = case.runs.iter().filter_map(|run| state(&run.manifest)).collect();
-    let lost = case.lost.iter().map(|entry| {
+    let lost = case.lost.iter().map(|run| {
         let chip = chip(RunStatus::Failed);
-        format!(
-            "<li>{chip} <span>{title}, repeat {}: left no manifest; it was interrupted</span></li>",
-            entry.repeat
-        )
+        let why = run.damage.as_deref().unwrap_or("left no manifest; it was interrupted");
+        format!("<li>{chip} <span>{title}, repeat {}: {}</span></li>", run.repeat, escape(why))
     });
     known + &lost.collect::<String>()
 }

@@ -111,23 +111,69 @@ impl RunDirectory {
     }
 }
 
+/// What a directory holds, as far as it can be read.
+#[derive(Debug)]
+pub struct Found {
+    /// Manifest of the result; absent for a run by itself.
+    pub result: Option<ResultManifest>,
+    /// Runs whose manifests can be read, in the result's order.
+    pub runs: Vec<RunDirectory>,
+    /// Runs whose manifests are damaged.
+    pub damaged: Vec<DamagedRun>,
+}
+
+/// A run of a result whose manifest is there and says nothing.
+#[derive(Debug)]
+pub struct DamagedRun {
+    /// Where the run is.
+    pub path: PathBuf,
+    /// What is wrong with its manifest.
+    pub error: RunError,
+}
+
 /// What a directory holds: a result with its runs that have a manifest, or one run by itself.
+///
+/// # Errors
+/// It holds neither, a manifest is damaged, or one was written by a newer longfat.
 pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirectory>), RunError> {
+    let found = find_readable_runs(path)?;
+    match found.damaged.into_iter().next() {
+        Some(damaged) => Err(damaged.error),
+        None => Ok((found.result, found.runs)),
+    }
+}
+
+/// As [`find_runs`], for readers to whom one damaged manifest is no reason to do without all others.
+///
+/// # Errors
+/// It holds neither, the result's manifest (or that of the one run) is damaged, or a newer longfat wrote one of them.
+pub fn find_readable_runs(path: &Path) -> Result<Found, RunError> {
     let result = path.join(RESULT_FILE);
     if result.is_file() {
         let manifest: ResultManifest = read_versioned(&result, Kind::Result)?;
         if let Some(outside) = manifest.runs.iter().find(|run| !is_plain_path(&run.path)) {
             return Err(RunError::Outside { path: result.display().to_string(), name: outside.path.clone() });
         }
-        let whole = |entry: &&super::RunEntry| path.join(&entry.path).join(RUN_FILE).is_file();
-        let open = |entry: &super::RunEntry| RunDirectory::open(&path.join(&entry.path));
-        let runs = manifest.runs.iter().filter(whole).map(open).collect::<Result<_, _>>()?;
-        return Ok((Some(manifest), runs));
+        let (runs, damaged) = open_all(manifest.runs.iter().map(|entry| path.join(&entry.path)))?;
+        return Ok(Found { result: Some(manifest), runs, damaged });
     }
     if path.join(RUN_FILE).is_file() {
-        return Ok((None, vec![RunDirectory::open(path)?]));
+        return Ok(Found { result: None, runs: vec![RunDirectory::open(path)?], damaged: Vec::new() });
     }
     Err(RunError::NotARun(path.display().to_string()))
+}
+
+/// Runs that have a manifest, and those whose manifest is damaged.
+fn open_all(paths: impl Iterator<Item = PathBuf>) -> Result<(Vec<RunDirectory>, Vec<DamagedRun>), RunError> {
+    let (mut runs, mut damaged) = (Vec::new(), Vec::new());
+    for path in paths.filter(|path| path.join(RUN_FILE).is_file()) {
+        match RunDirectory::open(&path) {
+            Ok(run) => runs.push(run),
+            Err(error @ RunError::Json { .. }) => damaged.push(DamagedRun { path, error }),
+            Err(other) => return Err(other),
+        }
+    }
+    Ok((runs, damaged))
 }
 
 /// Writes JSON under a temporary name and renames it: the file is whole or absent.
@@ -224,17 +270,35 @@ mod tests {
         fs::create_dir(&result).unwrap();
         let absolute = directory.path().join("private").display().to_string();
         for path in ["../private", absolute.as_str()] {
-            let entry = RunEntry {
-                case: "c".into(),
-                repeat: 1,
-                path: path.into(),
-                status: RunStatus::Done,
-                seal: None,
-            };
-            let mut manifest = ResultManifest { runs: vec![entry], ..empty_result() };
+            let mut manifest = ResultManifest { runs: vec![entry(1, path)], ..empty_result() };
             write_result(&result, &mut manifest, &[]).unwrap();
             assert!(matches!(find_runs(&result), Err(RunError::Outside { .. })), "{path}");
         }
+    }
+
+    #[test]
+    fn a_run_whose_manifest_is_damaged_is_told_apart_and_one_of_a_newer_longfat_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let result = directory.path();
+        let runs: Vec<_> = (1..=3).map(|repeat| entry(repeat, &format!("r{repeat}"))).collect();
+        runs.iter().for_each(|run| drop(write_run(&result.join(&run.path), vec![], SCHEMA_VERSION)));
+        write_result(result, &mut ResultManifest { runs, ..empty_result() }, &[]).unwrap();
+        for damage in ["", "{", "null", "{}", "{\"schema_version\": 1, \"metrics\": 7}"] {
+            fs::write(result.join("r2").join(RUN_FILE), damage).unwrap();
+            let found = find_readable_runs(result).unwrap();
+            let paths: Vec<_> = found.runs.iter().map(|run| run.path.clone()).collect();
+            assert_eq!(paths, [result.join("r1"), result.join("r3")], "{damage}");
+            assert_eq!(found.damaged[0].path, result.join("r2"));
+            let message = found.damaged[0].error.to_string();
+            assert!(message.contains("r2/manifest.json") && message.contains("damaged"), "{message}");
+            assert!(matches!(find_runs(result), Err(RunError::Json { .. })), "{damage}");
+        }
+        write_run(&result.join("r2"), vec![], 99);
+        assert!(matches!(find_readable_runs(result), Err(RunError::Newer { .. })));
+    }
+
+    fn entry(repeat: u32, path: &str) -> RunEntry {
+        RunEntry { case: "c".into(), repeat, path: path.into(), status: RunStatus::Done, seal: None }
     }
 
     fn empty_result() -> ResultManifest {

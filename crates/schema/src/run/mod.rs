@@ -32,7 +32,9 @@ mod verify;
 pub use bounded::{Bounded, caught};
 pub use dataset::{DATASET_FILE, write_dataset};
 pub use difference::{Values, flatten, joined, plan_differences};
-pub use directory::{RunDirectory, RunWriter, find_runs, read_json, write_json};
+pub use directory::{
+    DamagedRun, Found, RunDirectory, RunWriter, find_readable_runs, find_runs, read_json, write_json,
+};
 pub use manifest::{
     AxisPoint, CaseInfo, CellVerdict, ClockEstimate, Expectation, HostState, Machine, Metric, PLAN_FILE,
     Provenance, RESULT_FILE, RUN_FILE, ResultManifest, ResultStatus, RunEntry, RunManifest, RunStatus,

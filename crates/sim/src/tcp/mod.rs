@@ -22,7 +22,7 @@ pub use bundle::BUNDLE_MOST_BYTES;
 
 use crate::{
     net::Net,
-    packet::{Segment, flag},
+    packet::{Family, Segment, flag},
     scenario::EndpointPlan,
     timers::NEVER,
 };
@@ -56,6 +56,15 @@ pub struct Attachment {
     pub route: u32,
     /// The peer's number among endpoints.
     pub peer: u32,
+    /// Version of IP between them.
+    pub family: Family,
+}
+
+impl Attachment {
+    /// How its endpoint sends.
+    fn outlet<'a>(self, net: &'a mut Net, receiver: &'a mut Receiver) -> Outlet<'a> {
+        Outlet { net, receiver, route: self.route, to: self.peer, family: self.family }
+    }
 }
 
 /// One end of a connection.
@@ -89,9 +98,11 @@ impl Endpoint {
         mss_bytes: u32,
         app: App,
     ) -> Endpoint {
+        let mut sender = Sender::new(plan, tunables, mss_bytes);
+        sender.family = attachment.family;
         Endpoint {
             phase: Phase::Closed,
-            sender: Sender::new(plan, tunables, mss_bytes),
+            sender,
             receiver: Receiver::new(plan, mss_bytes),
             app,
             established_ns: 0,
@@ -133,7 +144,7 @@ impl Endpoint {
         self.receiver.note_time(segment);
         self.sender.on_ack(segment, now_ns);
         let Endpoint { sender, receiver, app, attachment, .. } = self;
-        let mut out = Outlet { net, receiver, route: attachment.route, to: attachment.peer };
+        let mut out = attachment.outlet(net, receiver);
         sender.send_after_ack(&mut out);
         if segment.has(flag::PROBE) {
             receiver.demand_ack();
@@ -153,7 +164,7 @@ impl Endpoint {
         let now_ns = net.now_ns;
         let Endpoint { sender, receiver, app, attachment, .. } = self;
         sender.grow_buffer();
-        let mut out = Outlet { net, receiver, route: attachment.route, to: attachment.peer };
+        let mut out = attachment.outlet(net, receiver);
         loop {
             app.fill(sender, now_ns);
             let unsent_bytes = sender.unsent_bytes();
@@ -230,12 +241,7 @@ impl Endpoint {
         self.syn_sent_ns = net.now_ns;
         self.syn_at_ns = net.now_ns + wait_ns;
         let Endpoint { receiver, attachment, .. } = self;
-        Outlet { net, receiver, route: attachment.route, to: attachment.peer }.emit(
-            flag::SYN,
-            0,
-            0,
-            Ecn::NotEct,
-        );
+        attachment.outlet(net, receiver).emit(flag::SYN, 0, 0, Ecn::NotEct);
     }
 
     /// Does what is due.
@@ -251,7 +257,7 @@ impl Endpoint {
         }
         if self.phase == Phase::Established {
             let Endpoint { sender, receiver, attachment, .. } = self;
-            let mut out = Outlet { net, receiver, route: attachment.route, to: attachment.peer };
+            let mut out = attachment.outlet(net, receiver);
             sender.on_timer(&mut out);
             self.turn(net);
         }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     net::Net,
-    packet::{Segment, flag},
+    packet::{Family, Segment, flag},
 };
 use longfat_link::model::Ecn;
 
@@ -23,6 +23,8 @@ pub struct Outlet<'a> {
     pub route: u32,
     /// The peer.
     pub to: u32,
+    /// Version of IP.
+    pub family: Family,
 }
 
 impl Outlet<'_> {
@@ -35,6 +37,7 @@ impl Outlet<'_> {
     pub fn emit(&mut self, flags: u8, number: u64, payload_bytes: u32, ecn: Ecn) {
         let mut segment = Segment {
             to: self.to,
+            family: self.family,
             flags,
             number,
             payload_bytes,

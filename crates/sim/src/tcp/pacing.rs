@@ -4,8 +4,6 @@
 use super::sender::Sender;
 use longfat_cc::Sending;
 
-/// TCP and IPv4 headers with timestamps.
-const HEADER_BYTES: u32 = crate::packet::TCP_HEADER_BYTES;
 /// Linux sends about a millisecond's worth at once (sk_pacing_shift 10), at most 64 KiB.
 const BURST_SHIFT: u32 = 10;
 const BURST_MOST_BYTES: u64 = 65_536;
@@ -57,7 +55,7 @@ impl Sender {
             next_seq: self.next_bytes as u32,
             una_seq: self.acked_bytes as u32,
             unsent_bytes: u32::try_from(self.unsent_bytes()).unwrap_or(u32::MAX),
-            packet_bytes: self.mss_bytes + HEADER_BYTES,
+            packet_bytes: self.mss_bytes + self.family.tcp_header_bytes(),
             burst_segments: ((burst_bytes / u64::from(self.mss_bytes.max(1))) as u32).max(2),
             repair_segments: self.board.sacked_out + self.board.lost_out + self.board.retrans_out,
         }

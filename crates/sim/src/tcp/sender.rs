@@ -11,7 +11,7 @@ use super::{
     timer::Timer,
 };
 use crate::{
-    packet::{Segment, flag},
+    packet::{Family, Segment, flag},
     scenario::{EndpointPlan, SendBuffer},
 };
 use longfat_cc::Tunables;
@@ -173,6 +173,8 @@ pub struct Sender {
     pub timeouts: u64,
     /// Segments that the peer reported to have come twice (DSACK).
     pub duplicate_segments: u64,
+    /// Version of IP by which segments go.
+    pub family: Family,
     /// Probes that sent a segment again.
     pub repeated_probes: u64,
     pub(super) mss_bytes: u32,
@@ -240,6 +242,7 @@ impl Sender {
             duplicate_segments: 0,
             repeated_probes: 0,
             mss_bytes,
+            family: Family::default(),
             with_sack: plan.sack,
             with_ecn: plan.ecn,
             buffer: plan.send_buffer.bounds(mss_bytes),

@@ -59,6 +59,35 @@ fn every_mend_of_a_sysctl_is_one_that_is_not_asked_for_again() {
 }
 
 #[test]
+fn one_connection_is_advised_no_more_than_tcp_can_announce_and_all_no_more_than_memory_has() {
+    let path = path("10Gbit".parse().unwrap(), "2s".parse().unwrap()).unwrap();
+    assert_eq!(windows(&path), Windows { each_bytes: 65_535 << 14, flows: 9 });
+    let counts = Counts::from([("memory bytes".to_owned(), 24e9)]);
+    let mut settings: Settings = [
+        ("sysctl net.ipv4.tcp_rmem", "4096 131072 6291456"),
+        ("sysctl net.ipv4.tcp_wmem", "4096 16384 4194304"),
+        ("sysctl net.ipv4.tcp_mem", "10000 20000 30000"),
+        ("sysctl net.core.rmem_max", "212992"),
+    ]
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .into();
+    let found = advice(&path, &settings, &counts);
+    assert_eq!(found.len(), 4, "{found:?}");
+    let rmem = found.iter().find(|one| one.setting.ends_with("tcp_rmem")).unwrap();
+    assert!(rmem.costs.contains("3.0 MiB carries 12.6 Mbit/s of 4.29 Gbit/s"), "{}", rmem.costs);
+    for one in &found {
+        let better = one.mend.as_ref().unwrap().split_once('=').unwrap().1.trim_matches('\'').to_owned();
+        if one.setting.ends_with("tcp_mem") {
+            let last: f64 = better.rsplit(' ').next().unwrap().parse().unwrap();
+            assert!(last * 4096.0 <= 12e9 && one.costs.contains("memory allows no more"), "{one:?}");
+        }
+        settings.insert(one.setting.clone(), better);
+    }
+    let again = advice(&path, &settings, &counts);
+    assert!(again.is_empty(), "{again:?}");
+}
+
+#[test]
 fn buffers_that_programs_ask_for_cost_only_those() {
     let found = one(&[("sysctl net.core.rmem_max", "212992")], &[]);
     assert!(found.only.is_some() && !found.costs_more_than(DEAR), "{found:?}");

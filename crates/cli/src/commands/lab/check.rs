@@ -55,10 +55,7 @@ fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
     let time = show::span(expected_time(plans, BackendKind::Hosts));
     say!("On real hosts (--backend hosts): about {time}, {}", disk(plans, BackendKind::Hosts));
     let read = hosts::read(file, plans)?;
-    read.problems.iter().for_each(|problem| say!("  - {problem}"));
-    if !read.problems.is_empty() {
-        return Ok(());
-    }
+    read.refuse(file)?;
     for (host, entry) in &read.table.hosts {
         say!("  {host} is {}", entry.ssh);
     }
@@ -70,7 +67,7 @@ fn on_hosts(plans: &[Plan], file: &Path) -> Outcome {
         say!("  these machines can run it, as far as looking at them tells");
     }
     missing.iter().for_each(|thing| say!("  - {thing}"));
-    Ok(())
+    if missing.is_empty() { Ok(()) } else { Err(Failure::Lacking(missing.len())) }
 }
 
 /// Says whether this host can emulate it; how many things are missing for that.

@@ -11,16 +11,17 @@ use longfat_report::{
     compare::{CONFIDENCE, CaseComparison, Comparison, Figure, Side, compare, html},
     load::Experiment,
 };
+use longfat_schema::text::printable;
 use std::path::{Path, PathBuf};
 
 /// Put two results (or two runs) beside each other: figures case by case, and which parameters differ.
 ///
 /// Figures are medians over the valid repeats, [least – greatest]; a ratio is B over A, with its 95 % bootstrap
 /// interval where both sides have three valid repeats or more. '≠' marks figures that differ by more than the repeats'
-/// spread explains (of figures that are alike, one in twenty seems to). Cases are matched by name; where each side has
-/// a single one, those two are.
+/// spread explains (of figures that are alike, one in ten seems to with three repeats, one in twenty at most with
+/// five). Cases are matched by name; where each side has a single one, those two are.
 ///
-/// Exit codes: 0 compared; 1 a figure differs by more than --within; 2 failed.
+/// Exit codes: 0 compared; 1 with --within, a figure differs by more, or not everything was compared; 2 failed.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
   longfat lab compare runs/conversion-emulated runs/conversion-sim
@@ -46,7 +47,8 @@ pub struct CompareArgs {
     /// Also a page with every figure, every parameter that differs, and the runs' charts side by side.
     #[arg(short, long, value_name = "FILE.html")]
     output: Option<PathBuf>,
-    /// End with exit code 1 when a figure that is shown differs by more.
+    /// End with exit code 1 when a figure that is shown differs by more, and when a case is on one side only, a case
+    /// has no valid run on a side, or no figure is on both sides.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     within: Option<f64>,
     /// The comparison as JSON on standard output.
@@ -70,7 +72,10 @@ pub fn run(args: &CompareArgs) -> Outcome {
     if let Some(output) = &args.output {
         crate::kept::refuse_replacing_all_but_a_page("-o", output)?;
     }
-    let comparison = compare(&Side::open(&args.left)?, &Side::open(&args.right)?);
+    let sides = [Side::open(&args.left)?, Side::open(&args.right)?];
+    let damaged = sides.iter().flat_map(|side| &side.damaged);
+    damaged.for_each(|manifest| eprintln!("longfat: a run is left out: {}", printable(manifest)));
+    let comparison = compare(&sides[0], &sides[1]);
     if comparison.cases.is_empty() {
         return Err(anyhow::anyhow!(
             "the two have no case in common: {} on one side, {} on the other",
@@ -108,9 +113,10 @@ fn known(metric: &str) -> anyhow::Result<()> {
 }
 
 fn is_shown(figure: &Figure, args: &CompareArgs) -> bool {
-    if args.differing && figure.beyond_spread != Some(true) {
-        return false;
-    }
+    is_asked(figure, args) && (!args.differing || figure.beyond_spread == Some(true))
+}
+
+fn is_asked(figure: &Figure, args: &CompareArgs) -> bool {
     match args.metric.as_slice() {
         [] => args.all || args.differing || figure.is_foremost(),
         named => named.contains(&figure.metric),
@@ -119,6 +125,18 @@ fn is_shown(figure: &Figure, args: &CompareArgs) -> bool {
 
 fn judge(comparison: &Comparison, args: &CompareArgs) -> Outcome {
     let Some(share) = args.within else { return Ok(()) };
+    let missed = [
+        beyond(comparison, args, share),
+        unmatched(comparison),
+        without_valid_run(comparison),
+        nothing_judged(comparison, args),
+    ];
+    let missed: Vec<String> = missed.into_iter().flatten().collect();
+    if missed.is_empty() { Ok(()) } else { Err(Failure::Missed(missed.join("; "))) }
+}
+
+/// Which figures differ by more than this share.
+fn beyond(comparison: &Comparison, args: &CompareArgs, share: f64) -> Option<String> {
     let shown = |case: &CaseComparison| case.figures.iter().filter(|f| is_shown(f, args)).cloned().collect();
     let figures: Vec<(String, Vec<Figure>)> =
         comparison.cases.iter().map(|case| (case.label(), shown(case))).collect();
@@ -129,14 +147,47 @@ fn judge(comparison: &Comparison, args: &CompareArgs) -> Outcome {
         .filter(|(_, figure)| !figure.is_within(share))
         .map(|(case, figure)| format!("{} of {} in {case}", figure.metric, figure.of))
         .collect();
-    match beyond.first() {
-        None => Ok(()),
-        Some(first) => Err(Failure::Missed(format!(
-            "{} of {count} figures differ by more than {:.0} %, first {first}",
-            beyond.len(),
-            share * 100.0
-        ))),
-    }
+    let first = beyond.first()?;
+    let (differ, percent) = (beyond.len(), share * 100.0);
+    Some(format!("{differ} of {count} figures differ by more than {percent:.0} %, first {first}"))
+}
+
+/// Which cases have nothing beside them.
+fn unmatched(comparison: &Comparison) -> Option<String> {
+    let sides = ["A", "B"].iter().zip(&comparison.unmatched).filter(|(_, cases)| !cases.is_empty());
+    let only: Vec<String> = sides
+        .map(|(side, cases)| format!("{} cases are in {side} only, first {}", cases.len(), cases[0]))
+        .collect();
+    (!only.is_empty()).then(|| only.join("; "))
+}
+
+/// Which cases have figures on one side at most.
+fn without_valid_run(comparison: &Comparison) -> Option<String> {
+    let of_side = |side: usize| {
+        let mut lacking = comparison.cases.iter().filter(|case| case.valid[side] == 0);
+        let first = lacking.next()?.label();
+        Some(format!(
+            "{} cases have no valid run in {}, first {first}",
+            1 + lacking.count(),
+            ["A", "B"][side]
+        ))
+    };
+    let found: Vec<String> = (0..2).filter_map(of_side).collect();
+    (!found.is_empty()).then(|| found.join("; "))
+}
+
+/// Whether there was nothing that could have differed. Of what differs beyond its spread alone (--differing), a figure
+/// was judged when its repeats tell whether it does.
+fn nothing_judged(comparison: &Comparison, args: &CompareArgs) -> Option<String> {
+    let is_judged = |figure: &Figure| {
+        is_asked(figure, args)
+            && figure.sides.iter().all(Option::is_some)
+            && (!args.differing || figure.beyond_spread.is_some())
+    };
+    let judged = comparison.cases.iter().flat_map(|case| &case.figures).any(is_judged);
+    (!judged).then(|| {
+        "no figure could be judged: none of those asked for has valid runs enough on both sides".to_owned()
+    })
 }
 
 /// Figures that are to be shown, case by case, what only one side has, and every parameter that differs.
@@ -194,5 +245,96 @@ fn in_short(value: &str) -> String {
         0 => "–".to_owned(),
         1..=VALUE_CHARS => value.to_owned(),
         _ => value.chars().take(VALUE_CHARS).chain(['…']).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use longfat_schema::run::Spread;
+
+    fn figure(metric: &str, medians: [Option<f64>; 2], beyond_spread: Option<bool>) -> Figure {
+        let spread = |median: f64| Spread { median, min: median, max: median, count: 1 };
+        Figure {
+            metric: metric.to_owned(),
+            of: "measured".to_owned(),
+            sides: medians.map(|median| median.map(spread)),
+            ratio: medians[0].zip(medians[1]).map(|(left, right)| right / left),
+            ratio_interval: None,
+            beyond_spread,
+        }
+    }
+
+    fn compared(valid: [usize; 2], unmatched: [&[&str]; 2], figures: Vec<Figure>) -> Comparison {
+        let names = ["fast".to_owned(), "fast".to_owned()];
+        Comparison {
+            sides: ["a".to_owned(), "b".to_owned()],
+            cases: vec![CaseComparison { names, valid, figures }],
+            unmatched: unmatched.map(|cases| cases.iter().map(|case| (*case).to_owned()).collect()),
+            parameters: Vec::new(),
+        }
+    }
+
+    fn verdict(comparison: &Comparison, options: &[&str]) -> Option<String> {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: CompareArgs,
+        }
+        let line = ["compare", "a", "b", "--within", "5%"].iter().chain(options);
+        match judge(comparison, &<Line as clap::Parser>::parse_from(line).args) {
+            Ok(()) => None,
+            Err(Failure::Missed(what)) => Some(what),
+            Err(_) => panic!("no verdict"),
+        }
+    }
+
+    #[test]
+    fn two_results_are_within_a_limit_only_when_all_of_both_was_compared() {
+        let goodput = |right: f64| figure("goodput_bps", [Some(100.0), Some(right)], Some(false));
+        let lacking = |metric: &str| figure(metric, [Some(1.0), None], None);
+        let both = |figures: Vec<Figure>| compared([3, 3], [&[], &[]], figures);
+        for (comparison, options, expected) in [
+            (both(vec![goodput(104.0), lacking("echo_p50_us")]), &[][..], None),
+            (
+                both(vec![goodput(106.0)]),
+                &[],
+                Some("1 of 1 figures differ by more than 5 %, first goodput_bps"),
+            ),
+            (
+                compared([3, 0], [&[], &[]], vec![lacking("goodput_bps")]),
+                &[],
+                Some("1 cases have no valid run in B, first fast"),
+            ),
+            (
+                compared([0, 0], [&[], &[]], vec![]),
+                &[],
+                Some("in A, first fast; 1 cases have no valid run in B"),
+            ),
+            (
+                compared([3, 3], [&["slow"], &[]], vec![goodput(100.0)]),
+                &[],
+                Some("1 cases are in A only, first slow"),
+            ),
+            (
+                compared([3, 3], [&[], &["slow", "far"]], vec![goodput(100.0)]),
+                &[],
+                Some("2 cases are in B only, first slow"),
+            ),
+            (both(vec![lacking("goodput_bps")]), &[], Some("no figure could be judged")),
+            (both(vec![goodput(100.0)]), &["--metric", "echo_p50_us"], Some("no figure could be judged")),
+            (both(vec![goodput(106.0)]), &["--differing"], None),
+            (
+                both(vec![figure("goodput_bps", [Some(1.0), Some(2.0)], None)]),
+                &["--differing"],
+                Some("no figure could be judged"),
+            ),
+        ] {
+            let found = verdict(&comparison, options);
+            match expected {
+                None => assert_eq!(found, None),
+                Some(text) => assert!(found.as_deref().unwrap_or("").contains(text), "{found:?}, not {text}"),
+            }
+        }
     }
 }

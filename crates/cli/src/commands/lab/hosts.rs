@@ -16,6 +16,17 @@ pub struct Read {
     pub problems: Vec<Problem>,
 }
 
+impl Read {
+    /// Refuses a table that these plans cannot be carried out with.
+    pub fn refuse(&self, file: &Path) -> anyhow::Result<()> {
+        if self.problems.is_empty() {
+            Ok(())
+        } else {
+            Err(anyhow!("{}: {}", file.display(), list(&self.problems)))
+        }
+    }
+}
+
 pub fn read(file: &Path, plans: &[Plan]) -> anyhow::Result<Read> {
     let table = Table::open(file)?;
     let problems = table.problems(plans);
@@ -37,11 +48,9 @@ pub fn enter(
             return Err(anyhow!("--hosts is for '--backend hosts'; this is '--backend {other}'").into());
         }
     };
-    let Read { table, problems } = read(file, plans)?;
-    if !problems.is_empty() {
-        return Err(anyhow!("{}: {}", file.display(), list(&problems)).into());
-    }
-    match Hosts::enter(table, plans, program, stop)? {
+    let read = read(file, plans)?;
+    read.refuse(file)?;
+    match Hosts::enter(read.table, plans, program, stop)? {
         Entered::Ready(hosts) => Ok(Some(hosts)),
         Entered::Lacking(missing) => Err(Failure::Unsupported(missing)),
     }

@@ -33,6 +33,20 @@ def files(paths):
     return "[" + ", ".join(text(path) for path in paths) + "]"
 
 
+def rows(paths):
+    """The rows of tables as their files have them: what a path says of axes ('cc=reno/') replaces no column."""
+    return f"read_parquet({files(paths)}, union_by_name = true, filename = true, hive_partitioning = false)"
+
+
+#: Words of queries about tables themselves, for which every table must be there.
+CATALOGUE = r"show|information_schema|duckdb_\w+|pg_\w+|sqlite_\w+"
+
+
+def may_ask(table):
+    """Whether the query may be about this table. Files of others are not opened."""
+    return re.search(rf"\b({table}|{CATALOGUE})\b", query, re.IGNORECASE) is not None
+
+
 def tables():
     """Every table of samples by its name, where it is a plain one."""
     found = {}
@@ -45,7 +59,7 @@ def tables():
             else:
                 print(f"longfat: {path!r} is left out: no table of ours is called that", file=sys.stderr)
     found.pop("results", None)
-    return found
+    return {table: paths for table, paths in found.items() if may_ask(table)}
 
 
 def plain(value):
@@ -59,20 +73,41 @@ def plain(value):
     return value
 
 
+def whole(base, paths):
+    """Those of the files that can be read; the others are named."""
+    found = []
+    for path in paths:
+        try:
+            base.execute(f"select 1 from {rows([path])} limit 0")
+            found.append(path)
+        except duckdb.Error as error:
+            print(f"longfat: {path!r} is left out: {str(error).strip()}", file=sys.stderr)
+    return found
+
+
+def view(base, table, columns, paths, joined=""):
+    """Makes a table of files; of those that are not damaged, where some are, and none where all are."""
+
+    def make(paths):
+        base.execute(f"create view {name(table)} as select {columns} from {rows(paths)} {joined}")
+
+    try:
+        make(paths)
+    except duckdb.Error:
+        found = whole(base, paths)
+        if found:
+            make(found)
+
+
 def opened(samples):
     """A database of these tables, that can reach nothing else: no other file, no network, no extension, for good."""
     base = duckdb.connect(config={"autoinstall_known_extensions": False, "autoload_known_extensions": False})
     base.execute("create table datasets (directory text, filename text)")
     base.executemany("insert into datasets values (?, ?)", list(zip(directories, datasets)))
-    base.execute(
-        "create view results as select directory as result, directory || '/' || path as run, * exclude (directory, filename) "
-        f"from read_parquet({files(datasets)}, union_by_name = true, filename = true) join datasets using (filename)"
-    )
+    run = "directory as result, directory || '/' || path as run"
+    view(base, "results", f"{run}, * exclude (directory, filename)", datasets, "join datasets using (filename)")
     for table, paths in samples.items():
-        base.execute(
-            f"create view {name(table)} as select parse_dirpath(filename) as run, * exclude (filename) "
-            f"from read_parquet({files(paths)}, union_by_name = true, filename = true)"
-        )
+        view(base, table, "parse_dirpath(filename) as run, * exclude (filename)", paths)
     allowed = [path for paths in samples.values() for path in paths] + datasets
     base.execute(f"set allowed_paths = {files(allowed)}")
     base.execute("set allow_community_extensions = false")
@@ -83,9 +118,10 @@ def opened(samples):
 
 try:
     found = opened(tables()).sql(query)
-    rows = found.fetchall() if found else []
+    # An answer without rows is as good as none to 'if'; it has columns all the same.
+    answer = found.fetchall() if found is not None else []
 except duckdb.Error as error:
     print(str(error).strip(), file=sys.stderr)
     sys.exit(2)
-columns = found.columns if found else []
-json.dump({"columns": columns, "rows": plain(rows)}, sys.stdout, default=str)
+columns = found.columns if found is not None else []
+json.dump({"columns": columns, "rows": plain(answer)}, sys.stdout, default=str)

@@ -5,11 +5,13 @@ use crate::outcome::{Failure, Outcome};
 use anyhow::{Context, anyhow};
 use longfat_host::support::Missing;
 use longfat_schema::run::{
-    DATASET_FILE, Kind, RESULT_FILE, ResultManifest, ResultStatus, find_runs, read_versioned, write_dataset,
+    DATASET_FILE, Found, Kind, RESULT_FILE, ResultManifest, ResultStatus, find_readable_runs, read_versioned,
+    write_dataset,
 };
 use longfat_schema::text::printable;
 use serde_json::{Map, Value};
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -20,11 +22,12 @@ const NO_DUCKDB: i32 = 3;
 
 /// Ask results by SQL.
 ///
-/// The table 'results' has a row per run and thing (flow, link direction, relay direction; '' for the run as a whole)
-/// in 'of', a row per stream with 'stream' set, a column per axis of the sweep ('rate' and, as a number, 'rate_bps')
-/// and a column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'trace' and 'note'
-/// are the samples of all runs; 'run' joins them with 'results'. An axis that is called like another column gets
-/// '_axis' at its end.
+/// The table 'results' has a row per run and thing (flow, link direction, relay direction; nothing for the run as a
+/// whole) in 'of', a row per stream with 'stream' set, a column per axis of the sweep ('rate' and, as a number,
+/// 'rate_bps') and a column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'stall',
+/// 'trace' and 'note' are the samples of all runs, as their files have them; 'run' joins them with 'results', which has
+/// the axes. An axis that is called like another column of 'results' gets '_axis' at its end. A damaged file is named
+/// and left out.
 ///
 /// The query sees these tables and nothing else: other files, the network and extensions are off.
 ///
@@ -47,7 +50,7 @@ pub struct QueryArgs {
     /// Rows as comma-separated values; text like a spreadsheet's formula gets an apostrophe.
     #[arg(long, conflicts_with = "json")]
     csv: bool,
-    /// Rows as JSON objects.
+    /// Rows as JSON objects; columns of one name are numbered.
     #[arg(long)]
     json: bool,
 }
@@ -55,10 +58,7 @@ pub struct QueryArgs {
 pub fn run(args: &QueryArgs) -> Outcome {
     let asked =
         if args.directories.is_empty() { vec![PathBuf::from("runs")] } else { args.directories.clone() };
-    let mut results = Vec::new();
-    for directory in &asked {
-        results.extend(results_in(directory)?);
-    }
+    let results = results_of(&asked)?;
     if results.is_empty() {
         return Err(anyhow!(
             "'{}' holds no result; give a directory that 'longfat lab run' wrote, or one of several",
@@ -72,7 +72,8 @@ pub fn run(args: &QueryArgs) -> Outcome {
     let datasets = datasets.collect::<anyhow::Result<Vec<_>>>()?;
     let (columns, rows) = ask(&args.query, &results, &datasets)?;
     if args.json {
-        let object = |row: Vec<Value>| columns.iter().cloned().zip(row).collect::<Map<_, _>>();
+        let names = distinct(&columns);
+        let object = |row: Vec<Value>| names.iter().cloned().zip(row).collect::<Map<_, _>>();
         let objects: Vec<_> = rows.into_iter().map(object).collect();
         crate::output::print_json(&objects)?;
     } else if args.csv {
@@ -88,6 +89,17 @@ pub fn run(args: &QueryArgs) -> Outcome {
         println!("{shown}");
     }
     Ok(())
+}
+
+/// The results in these directories, each once. A path is as the tables' files have it: no `/` at its end, none twice.
+fn results_of(directories: &[PathBuf]) -> anyhow::Result<Vec<PathBuf>> {
+    let mut results = Vec::new();
+    for directory in directories {
+        results.extend(results_in(&directory.components().collect::<PathBuf>())?);
+    }
+    let mut seen = BTreeSet::new();
+    results.retain(|result| seen.insert(result.canonicalize().unwrap_or_else(|_| result.clone())));
+    Ok(results)
 }
 
 /// A result, or the results right below a directory.
@@ -115,7 +127,10 @@ fn dataset(result: &Path, elsewhere: PathBuf) -> anyhow::Result<PathBuf> {
     if manifest.status != ResultStatus::Running && own.exists() {
         return Ok(own);
     }
-    let (_, runs) = find_runs(result)?;
+    let Found { runs, damaged, .. } = find_readable_runs(result)?;
+    for run in &damaged {
+        eprintln!("longfat: a run is left out: {}", printable(&run.error.to_string()));
+    }
     let within = |path: &Path| path.strip_prefix(result).unwrap_or(path).display().to_string();
     let named: Vec<_> = runs.iter().map(|run| (within(&run.path), &run.manifest)).collect();
     let rows: Vec<_> = named.iter().map(|(path, manifest)| (path.as_str(), *manifest)).collect();
@@ -153,6 +168,21 @@ fn ask(
     Ok((found.columns, found.rows))
 }
 
+/// Names that an object can have beside each other: of equal ones all but the first are numbered (`run`, `run_1`).
+fn distinct(columns: &[String]) -> Vec<String> {
+    let mut taken: BTreeSet<String> = columns.iter().cloned().collect();
+    let mut seen = BTreeSet::new();
+    let free = |name: &String| {
+        if seen.insert(name.clone()) {
+            return name.clone();
+        }
+        let numbered =
+            (1..).map(|number: u32| format!("{name}_{number}")).find(|name| taken.insert(name.clone()));
+        numbered.unwrap_or_default()
+    };
+    columns.iter().map(free).collect()
+}
+
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -178,6 +208,35 @@ fn csv(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_result_is_asked_once_and_by_the_path_that_its_tables_have_however_it_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let (all, one) = (directory.path().join("runs"), directory.path().join("runs/one"));
+        for result in ["runs/one", "runs/two"] {
+            std::fs::create_dir_all(directory.path().join(result)).unwrap();
+            std::fs::write(directory.path().join(result).join(RESULT_FILE), "{}").unwrap();
+        }
+        let named = |ending: &str| PathBuf::from(format!("{}{ending}", one.display()));
+        for ending in ["", "/", "//", "/."] {
+            // As text: to a path a '/' at its end is nothing.
+            let found = results_of(&[named(ending)]).unwrap();
+            assert_eq!(
+                found.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>(),
+                [one.to_str().unwrap()]
+            );
+        }
+        let found = results_of(&[named("/"), all.clone(), named(""), all.join("../runs/two")]).unwrap();
+        assert_eq!(found, [one, all.join("two")]);
+    }
+
+    #[test]
+    fn columns_of_one_name_are_numbered_and_take_no_other_columns_name() {
+        let names =
+            |columns: &[&str]| distinct(&columns.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(names(&["run", "of", "run", "run"]), ["run", "of", "run_1", "run_2"]);
+        assert_eq!(names(&["a", "a", "a_1"]), ["a", "a_2", "a_1"]);
+    }
 
     #[test]
     fn a_cell_is_quoted_where_it_must_be_and_never_a_formula() {

@@ -8,6 +8,7 @@ use longfat_lab::{
     show,
     spec::Protocol,
 };
+use longfat_report::summary::guess_focus;
 use longfat_schema::quantity;
 use longfat_schema::run::{Beside, CaseInfo, Expectation, RunManifest, RunStatus, Spread};
 
@@ -46,7 +47,7 @@ pub fn plans(plans: &[Plan]) -> Table {
             })
             .collect();
         let slower = if plan.dilation.is_none() { String::new() } else { format!(" × {}", plan.dilation) };
-        let time = plan.window_end_us as f64 / 1e6;
+        let time = plan.end_us() as f64 / 1e6;
         table.add_row([
             plan.case.clone(),
             runs.to_string(),
@@ -89,7 +90,7 @@ fn flow(flow: &FlowPlan) -> String {
 
 /// Case by case: the focus flow's figures, and the path's.
 pub fn result(finished: &Finished) -> Table {
-    let focus = focus(finished);
+    let focus = focus(finished.result.focus.as_deref(), &finished.runs);
     let goodput = if focus.is_empty() { "goodput".to_owned() } else { format!("goodput of {focus}") };
     let headings =
         ["case", &goodput, "published", "echo p50 / p99", "retransmits", "fairness", "path used", "valid"];
@@ -101,10 +102,10 @@ pub fn result(finished: &Finished) -> Table {
     table
 }
 
-/// The flow whose figures stand in the table: the experiment's focus, or else the first that has any.
-fn focus(finished: &Finished) -> String {
-    let first = || finished.runs.iter().flat_map(|run| &run.metrics).find(|m| m.metric == "goodput_bps");
-    finished.result.focus.clone().or_else(|| first().map(|metric| metric.of.clone())).unwrap_or_default()
+/// The flow whose figures stand in the table: the experiment's focus, or else the one that the report takes.
+fn focus(named: Option<&str>, runs: &[RunManifest]) -> String {
+    let guess = || guess_focus(&runs.iter().collect::<Vec<_>>());
+    named.map(str::to_owned).or_else(guess).unwrap_or_default()
 }
 
 fn row(case: &CaseInfo, focus: &str, runs: &[RunManifest]) -> Vec<String> {
@@ -208,7 +209,27 @@ pub fn expectations(expectations: &[Expectation]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use longfat_schema::run::{Cause, Explanation};
+    use longfat_schema::run::{Cause, Explanation, Metric};
+
+    #[test]
+    fn without_a_focus_the_table_is_of_the_flow_that_the_report_takes() {
+        let goodput =
+            |of: &str, stream| Metric { metric: "goodput_bps".into(), of: of.into(), stream, value: 1e6 };
+        let metrics = vec![
+            goodput("crowd", None),
+            goodput("crowd", Some(0)),
+            goodput("crowd", Some(1)),
+            goodput("one", None),
+        ];
+        let run = RunManifest { metrics, ..RunManifest::default() };
+        let report = longfat_report::summary::summarise(None, &[&run]).focus;
+        assert_eq!(
+            (focus(None, std::slice::from_ref(&run)), report.as_deref()),
+            ("one".to_owned(), Some("one"))
+        );
+        assert_eq!(focus(Some("crowd"), &[run]), "crowd");
+        assert_eq!(focus(None, &[]), "");
+    }
 
     #[test]
     fn a_figure_that_more_simulations_explain_is_marked_otherwise_and_has_their_range() {
