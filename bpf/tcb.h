@@ -66,8 +66,13 @@ struct net_device___tcb {
 	int ifindex;
 };
 
+struct dst_ops___tcb {
+	unsigned short family;
+};
+
 struct dst_entry___tcb {
 	struct net_device___tcb *dev;
+	struct dst_ops___tcb *ops;
 };
 
 struct rtable___tcb {
@@ -143,7 +148,10 @@ static __attribute__((always_inline, unused)) void lf_fill_addresses(struct lf_b
 	}
 }
 
-/* The route in use: its interface, and the router where there is one. */
+/*
+ * The route in use: its interface, and the router where there is one. What kind of route it is, the route itself says:
+ * an IPv6 socket with an IPv4 connection has one of IPv4.
+ */
 static __attribute__((always_inline, unused)) void lf_fill_route(struct lf_block *block, struct tcp_sock *tp)
 {
 	struct dst_entry___tcb *dst = ((struct sock___tcb *)tp)->sk_dst_cache;
@@ -154,7 +162,7 @@ static __attribute__((always_inline, unused)) void lf_fill_route(struct lf_block
 	if (!dst)
 		return;
 	block->interface = BPF_CORE_READ(dst, dev, ifindex);
-	if (block->family == AF_INET) {
+	if (BPF_CORE_READ(dst, ops, family) == AF_INET) {
 		struct rtable___tcb *route = (void *)dst;
 
 		bpf_core_read(&block->gateway_family, 1, &route->rt_gw_family);

@@ -53,7 +53,8 @@ class Path:
         bed.start(bed.receiver, "iperf3", "-s", "-p", "5301", "--forceflush", ready="listening")
 
     def send(self, port, name, *arguments):
-        """A transfer that writes what both ends know to a file of that name."""
+        """A transfer that writes what both ends know to a file of that name, in place of the last one's."""
+        pathlib.Path(self.samples(name)).unlink(missing_ok=True)
         command = [LONGFAT, "transfer", "send", f"{self.bed.RECEIVER}:{port}", "--samples", self.samples(name)]
         with open(self.directory / f"{name}.log", "w") as log:
             return self.bed.popen(self.bed.sender, *command, *arguments, stdout=subprocess.DEVNULL, stderr=log)

@@ -298,6 +298,13 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 		lf_record_end(record, state, &conn, 0); \
 	}
 
+/* Times in a state that was put back are of long ago: it goes on as after a pause. */
+#define LF_RESUME(cc, function) LF_RESUME_##function(cc)
+#define LF_RESUME_on_restart(cc) lf_##cc##_on_restart(&conn, state, &tunables);
+#define LF_RESUME_on_rtt_sample(cc)
+#define LF_RESUME_on_send(cc)
+#define LF_RESUME_on_ack_seen(cc)
+
 #define LF_STRUCT_OPS(cc, TUNABLES, OPTIONAL) \
 	const volatile struct { \
 		struct lf_settings head; \
@@ -310,7 +317,11 @@ LF_INLINE void lf_record_end(struct lf_record *record, const void *state, const 
 		LF_ENTER(cc, LF_OP_INIT, 0, 0, return); \
 		lf_##cc##_init(&conn, state, &tunables); \
 		lf_to_kernel(tp, &conn); \
-		lf_restore(sk); \
+		struct lf_saved *saved = lf_restore(sk); \
+		if (saved && saved->begin_epoch) { \
+			lf_from_kernel(&conn, tp, dilation); \
+			OPTIONAL(LF_RESUME) \
+		} \
 		lf_record_end(record, state, &conn, 0); \
 	} \
 	\

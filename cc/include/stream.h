@@ -25,7 +25,10 @@
 #define LF_BURST_SHIFT 10
 /* Segments of the least one: eight pairs. */
 #define LF_STREAM_LEAST (2 * LF_UNITS)
-/* A stream that takes longer tells of a path that was. It also bounds the sums below: 8 * 8 * 2^20 * 2^20 = 2^46. */
+/*
+ * Bytes of a stream, and microseconds until all of it has left: one that takes longer tells of a path that was. Both
+ * bound the sums below: 8 * 8 * 2^20 * 2^20 = 2^46.
+ */
 #define LF_STREAM_MOST (1u << 20)
 
 enum lf_stream_phase { LF_STREAM_NONE = 0, LF_STREAM_LEAVING = 1, LF_STREAM_AWAITED = 2 };
@@ -90,13 +93,19 @@ LF_INLINE lf_u64 lf_payload_rate(const struct lf_conn *c, const struct lf_sendin
 	return lf_max64((lf_u64)kbps * 125 * lf_min(c->mss_bytes, 65535) / lf_max(send->packet_bytes, 1), 1);
 }
 
+/* Segments of a unit at most: eight of them are a stream. */
+LF_INLINE lf_u32 lf_stream_unit_most(const struct lf_conn *c)
+{
+	return lf_min((LF_STREAM_MOST - 1) / LF_UNITS / lf_max(c->mss_bytes, 1), 64);
+}
+
 /*
  * Segments of a unit: an even number, because a receiver acknowledges every second segment, and so few that eight
  * units fit the window. 0: not even eight pairs do.
  */
 LF_INLINE lf_u32 lf_stream_unit(const struct lf_conn *c, const struct lf_sending *send)
 {
-	lf_u32 most = lf_min(lf_min(c->cwnd_segments / LF_UNITS, send->burst_segments), 64);
+	lf_u32 most = lf_min(lf_min(c->cwnd_segments / LF_UNITS, send->burst_segments), lf_stream_unit_most(c));
 
 	if (c->cwnd_segments >= LF_STREAM_LEAST && most < 2)
 		most = 2;
@@ -114,7 +123,8 @@ LF_INLINE lf_u32 lf_stream_unit_at(const struct lf_conn *c, const struct lf_send
 	lf_u32 mss = lf_max(c->mss_bytes, 1), held = lf_min(c->cwnd_segments, send->unsent_bytes / mss);
 	lf_u64 burst = (lf_payload_rate(c, send, kbps) >> LF_BURST_SHIFT) / mss;
 
-	return lf_max(unit_segments, (lf_u32)lf_min64(burst + 1, lf_min(held / LF_UNITS, 64)) & ~1u);
+	return lf_max(unit_segments,
+		      (lf_u32)lf_min64(burst + 1, lf_min(held / LF_UNITS, lf_stream_unit_most(c))) & ~1u);
 }
 
 LF_INLINE void lf_stream_begin(const struct lf_conn *c, struct lf_stream *s, const struct lf_sending *send,
@@ -179,10 +189,13 @@ LF_INLINE lf_u32 lf_stream_is_over(const struct lf_stream *s, const struct lf_se
 	       send->una_seq - s->first_seq < 1u << 31;
 }
 
-/* Whether something happened that spoils it. */
+/* Whether something happened that spoils it. Its answers come a round trip after it has left. */
 LF_INLINE lf_u32 lf_stream_is_spoilt(const struct lf_conn *c, const struct lf_stream *s, const struct lf_sending *send)
 {
-	return c->ca_state != LF_OPEN || send->repair_segments || c->now_us - s->began_us >= LF_STREAM_MOST;
+	lf_u64 answered_us = s->phase == LF_STREAM_AWAITED ? 2ull * c->srtt_us : 0;
+
+	return c->ca_state != LF_OPEN || send->repair_segments ||
+	       c->now_us - s->began_us >= LF_STREAM_MOST + answered_us;
 }
 
 /* Rate of the gap after the next unit. */

@@ -576,6 +576,50 @@ fn the_link_in_use_is_told_by_the_default_route_and_by_a_command() {
 }
 
 #[test]
+fn what_is_told_stands_until_the_way_out_is_another_and_a_way_that_leads_nowhere_is_none() {
+    let bed = Bed::new("told");
+    let (key, links) = (bed.key("key"), links(&bed));
+    bed.spare();
+    bed.router.ip(&["route", "add", "default", "via", "10.73.9.2"]).unwrap();
+    let router = bed.process("router");
+    let _announce = bed.announce(&key, &["lan1"], &["--links", links.to_str().unwrap()]);
+    let said = || -> Value {
+        let output = longfat(&["mobility", "status", "--json", "--name", &router]);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let up =
+        || (said()["link"].as_str().unwrap().to_owned(), said()["character"]["up_bps"].as_u64().unwrap());
+    let tell = || {
+        let told = longfat(&["mobility", "tell", "--name", &router, "wide", "--rate", "5.5Mbit"]);
+        assert!(told.status.success(), "{}", text(&told.stderr));
+    };
+    // What the kernel told before this address has been taken in, when it is announced.
+    let mut addresses = 70..;
+    let mut told_of_an_address = || {
+        let (before, host) = (said()["sequence"].as_u64().unwrap(), addresses.next().unwrap());
+        bed.router.ip(&["addr", "add", &format!("10.73.1.{host}/24"), "dev", "lan1"]).unwrap();
+        wait_for("an address to be announced", || said()["sequence"].as_u64().unwrap() > before);
+    };
+    tell();
+    bed.router.ip(&["addr", "add", "192.0.2.77/32", "dev", "lo"]).unwrap();
+    told_of_an_address();
+    assert_eq!(up(), ("wide".to_owned(), 5_500_000), "an address is no other way");
+    for kind in ["blackhole", "prohibit", "unreachable", "throw"] {
+        let network = ["192.0.2.0/24"];
+        bed.router.ip(&[&["route", "add", kind], &network[..]].concat()).unwrap();
+        told_of_an_address();
+        assert_eq!(up().0, "wide", "{kind}");
+        bed.router.ip(&[&["route", "del", kind], &network[..]].concat()).unwrap();
+    }
+    tell();
+    bed.router.ip(&["route", "replace", "default", "via", "10.74.1.9"]).unwrap();
+    wait_for("another way", || up() == ("narrow".to_owned(), 64_000));
+    bed.router.ip(&["route", "replace", "default", "via", "10.73.9.2"]).unwrap();
+    wait_for("the first way, as the table has it", || up() == ("wide".to_owned(), 20_000_000));
+}
+
+#[test]
 fn wrong_arguments_are_refused_with_the_mend() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("key");

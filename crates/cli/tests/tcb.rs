@@ -89,6 +89,20 @@ fn a_wrong_filter_shows_its_place_and_the_mend_with_exit_code_2() {
 }
 
 #[test]
+fn every_connection_is_set_only_where_that_is_said_and_empty_words_say_nothing() {
+    // Without --yes, so that nothing is changed whatever is taken for a filter.
+    for words in [&[][..], &[""], &[" ", "\t"]] {
+        let output = longfat(&[&["tcb", "set"], words, &["cwnd=10"]].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", text(&output.stdout));
+        assert!(text(&output.stderr).contains("--all"), "{words:?}: {}", text(&output.stderr));
+    }
+    let nowhere = longfat(&["tcb", "set", "--netns", "", "--all", "cwnd=10"]);
+    assert_eq!(nowhere.status.code(), Some(2), "{}", text(&nowhere.stdout));
+    let all = longfat(&["tcb", "set", "", "--all", "cwnd=10"]);
+    assert_ne!(all.status.code(), Some(2), "{}", text(&all.stderr));
+}
+
+#[test]
 fn a_table_has_the_columns_asked_for_in_the_order_asked_for() {
     let (client, accepted) = pair("cubic");
     let filter = format!("({}) or ({})", chosen(&client), chosen(&accepted));

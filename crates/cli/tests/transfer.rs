@@ -300,6 +300,64 @@ fn datagrams_come_to_the_ports_that_a_server_is_given() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("5300-5399"));
 }
 
+/// What a command says that is refused at once; a server that serves instead is ended.
+fn refused(args: &[&str]) -> String {
+    let mut command = Command::new("timeout");
+    command.args(["10", env!("CARGO_BIN_EXE_longfat"), "transfer"]).args(args).stdin(Stdio::null());
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+    said
+}
+
+#[test]
+fn what_was_recorded_is_not_replaced_by_another_recording() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("samples.jsonl");
+    std::fs::write(&file, "an earlier recording\n").unwrap();
+    let samples = file.to_str().unwrap();
+    // Nobody serves there: the file would be gone, and nothing measured.
+    for command in [&["send", "127.0.0.1:1"][..], &["serve", "--listen", "127.0.0.1:0"]] {
+        let said = refused(&[command, &["--samples", samples]].concat());
+        assert!(said.contains(&format!("--samples '{samples}'")) && said.contains("not replaced"), "{said}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "an earlier recording\n");
+    }
+}
+
+#[test]
+fn a_server_that_would_wait_for_nobody_does_not_begin_to_serve() {
+    let said = refused(&["serve", "--listen", "127.0.0.1:0", "--timeout", "0s"]);
+    assert!(said.contains("--timeout 0ns is too short; give 100ms"), "{said}");
+}
+
+#[test]
+fn a_start_that_no_clock_comes_to_is_refused() {
+    let start = (u64::MAX - 1).to_string();
+    let said = refused(&["send", "127.0.0.1:1", "--start-at", &start, "--streams", "2", "--stagger", "1s"]);
+    assert!(said.contains(&start) && said.contains("more than a day ahead"), "{said}");
+}
+
+#[test]
+fn a_goodput_over_no_time_is_no_figure() {
+    let lease = Lease::take(&format!("transfer-moment-{}", std::process::id())).unwrap();
+    let host = lease.namespace("host").unwrap();
+    host.ip(&["link", "set", "lo", "up"]).unwrap();
+    let _server = Server::alone(&host, &[]);
+    let sent = |args: &[&str]| {
+        let mut command = host.command(env!("CARGO_BIN_EXE_longfat"));
+        let output =
+            command.args(["transfer", "send", "127.0.0.1", "--bytes", "1000B"]).args(args).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let outcome: serde_json::Value = serde_json::from_str(&sent(&["--json"])).unwrap();
+    let flow = &outcome["flows"][0];
+    assert_eq!((flow["received_bytes"].as_u64(), flow["duration_us"].as_u64()), (Some(1000), Some(0)));
+    assert!(flow["goodput_bps"].is_null(), "{flow}");
+    let table = sent(&[]);
+    assert!(table.contains("received") && !table.contains("bit/s"), "{table}");
+}
+
 /// A relay on `host` before the server there.
 fn relay_on(host: &Namespace) -> Child {
     let mut command = host.command(env!("CARGO_BIN_EXE_longfat"));

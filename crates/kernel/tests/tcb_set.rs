@@ -2,16 +2,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_host::{
-    Lease,
+    Lease, Namespace, interface,
     socket::{cc, set_cc, tcp_info},
+    sysctl,
 };
 use longfat_kernel::tcb::{
-    Answer, Change, ControlBlock, Keep, Moment, NetNamespace, Saved, Scope, Setter, State, missing_rto_max,
-    plan,
+    Answer, Change, ControlBlock, Keep, Moment, NetNamespace, Saved, Scope, Setter, State, Step,
+    missing_rto_max, plan,
 };
 use std::{
     io::{Read, Write},
-    net::{TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
 };
 
 struct Pair {
@@ -125,6 +126,21 @@ fn several_connections_are_set_in_one_visit_each_to_its_own() {
 }
 
 #[test]
+fn more_connections_than_are_set_in_one_visit_are_set_in_several() {
+    let mut setter = Setter::load().unwrap();
+    let pair = pair("reno");
+    let kind = setter.kind("reno").unwrap();
+    let step = plan(&pair.block(&setter, &own()), &change(&["cwnd=77"]), |_| kind).unwrap();
+    // Nobody has these cookies: the kernel counts them from 1.
+    let gone = (0..70_000).map(|number| Step { cookie: u64::MAX - number, ..step.clone() });
+    let steps: Vec<Step> = gone.chain([step.clone()]).collect();
+    let answers = setter.apply(&own(), &steps).unwrap();
+    assert_eq!(answers.iter().filter(|answer| answer.blocks.is_some()).count(), 1);
+    assert_eq!(answers[70_000].shortfalls(&step), Vec::<String>::new());
+    assert_eq!(tcp_info(&pair.client).unwrap().snd_cwnd_segments, 77);
+}
+
+#[test]
 fn windows_of_reno_are_set_and_its_name_stays() {
     windows_are_set_and_state_is_kept("reno", "reno");
 }
@@ -194,6 +210,75 @@ fn a_connection_in_another_namespace_is_set_there_and_not_seen_here() {
     assert_eq!(tcp_info(&pair.client).unwrap().snd_cwnd_segments, 123);
 }
 
+/// node - router - server, with both families.
+struct Routed {
+    node: Namespace,
+    server: Namespace,
+    _router: Namespace,
+    _lease: Lease,
+}
+
+impl Routed {
+    fn new() -> Routed {
+        let lease = Lease::take(&format!("tcbway{}", std::process::id())).unwrap();
+        let [node, router, server] = ["n", "r", "s"].map(|name| lease.namespace(name).unwrap());
+        for (number, host, towards) in [(1, &node, "left"), (2, &server, "right")] {
+            let end = |namespace, name| interface::End { namespace, name };
+            interface::veth(end(host, "eth0"), end(&router, towards), 1500).unwrap();
+            let subnets = [format!("10.78.{number}"), format!("fd00:78:{number}:")];
+            for (separator, subnet) in [".", ":"].into_iter().zip(subnets) {
+                let address = |number: u8| format!("{subnet}{separator}{number}");
+                let length = if separator == "." { 24 } else { 64 };
+                let add = |namespace: &Namespace, number, interface| {
+                    let address = format!("{}/{length}", address(number));
+                    let nodad: &[&str] = if length == 64 { &["nodad"] } else { &[] };
+                    namespace.ip(&[&["address", "add", &address, "dev", interface], nodad].concat()).unwrap();
+                };
+                add(&router, 1, towards);
+                add(host, 2, "eth0");
+                host.ip(&["route", "add", "default", "via", &address(1)]).unwrap();
+            }
+        }
+        for forwarding in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            router.run(|| sysctl::write(forwarding, "1")).unwrap().unwrap();
+        }
+        Routed { node, server, _router: router, _lease: lease }
+    }
+}
+
+/// The router that the iterator sees for a connection of a namespace.
+fn gateway(setter: &Setter, namespace: &Namespace, local: SocketAddr) -> (bool, Option<IpAddr>) {
+    let scope = Scope::Named(namespace.name().to_owned()).namespaces().unwrap().remove(0);
+    let blocks = setter.look(&scope).unwrap();
+    let of = |block: &&ControlBlock| block.local == local && block.state == State::ESTABLISHED;
+    let block = blocks.iter().find(of).unwrap();
+    (block.interface != 0, block.gateway)
+}
+
+#[test]
+fn the_router_of_a_connection_is_known_whichever_family_its_socket_is_of() {
+    let bed = Routed::new();
+    let setter = Setter::load().unwrap();
+    let listener = bed.server.run(|| TcpListener::bind("[::]:5001").unwrap()).unwrap();
+    for (to, node_via, server_via) in [
+        ("10.78.2.2:5001", "10.78.1.1", "10.78.2.1"),
+        ("[::ffff:10.78.2.2]:5001", "10.78.1.1", "10.78.2.1"),
+        ("[fd00:78:2::2]:5001", "fd00:78:1::1", "fd00:78:2::1"),
+    ] {
+        let mut client = bed.node.run(|| TcpStream::connect(to).unwrap()).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        accepted.write_all(&[7; 1000]).unwrap();
+        client.read_exact(&mut [0; 1000]).unwrap();
+        let local = |socket: &TcpStream| {
+            let address = socket.local_addr().unwrap();
+            SocketAddr::new(address.ip().to_canonical(), address.port())
+        };
+        let via = |via: &str| (true, Some(via.parse().unwrap()));
+        assert_eq!(gateway(&setter, &bed.node, local(&client)), via(node_via), "{to}");
+        assert_eq!(gateway(&setter, &bed.server, local(&accepted)), via(server_via), "the end of {to}");
+    }
+}
+
 #[test]
 fn what_the_iterator_reads_is_what_the_socket_says() {
     let setter = Setter::load().unwrap();
@@ -245,4 +330,30 @@ fn nothing_of_the_setter_is_left_and_a_connection_outlives_it() {
     drop(setter);
     pair.exchange();
     assert_eq!(cc(&pair.client).unwrap(), "lfkeep_cubic", "the connection keeps the code it runs");
+}
+
+#[test]
+fn time_for_which_a_saved_state_was_not_in_force_is_none_of_our_cubics() {
+    let name = format!("lfc{}", std::process::id());
+    let tunables = longfat_cc::Tunables::defaults(longfat_cc::Algorithm::find("cubic").unwrap());
+    let _registered = longfat_kernel::cc::record(&tunables, 1, &name).unwrap();
+    let mut setter = Setter::load().unwrap();
+    let mut pair = pair(&name);
+    let before = pair.block(&setter, &own());
+    let saved = Saved::from(&before);
+    set(&mut setter, &own(), &before, &change(&["cc=reno", "cwnd=10"]));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    pair.exchange();
+    let now = pair.block(&setter, &own());
+    let (_, is) = set(&mut setter, &own(), &now, &saved.change(&now)).blocks.unwrap();
+    // `struct lf_cubic_state`: began_us of the epoch is its first word, last_us its seventh.
+    let [began_us, last_us] = [0, 6].map(|word| is.private[word].wrapping_sub(saved.private[word]));
+    assert!(last_us >= 50_000, "{last_us}: its last acknowledgement is of now");
+    assert_eq!(began_us, last_us, "the epoch has lasted as long as it had");
+    assert_eq!(
+        (is.private[1], is.private[2]),
+        (saved.private[1], saved.private[2]),
+        "W_max, K and the rest stay"
+    );
+    pair.exchange();
 }

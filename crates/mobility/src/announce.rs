@@ -3,13 +3,13 @@
 use crate::{
     Error, Key, Name, Result,
     announcement::{ADDRESSES_MAX, Character},
-    announcer::Announcer,
+    announcer::{Announcer, Clocks},
     control,
     lan::{Interface, Mouth, interfaces},
     links::{LinkEntry, LinkTable, ModelChange},
     wait::{monotonic_us, unix_us, wait},
 };
-use longfat_host::netlink::Netlink;
+use longfat_host::netlink::{Hop, Netlink};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
@@ -75,7 +75,8 @@ struct Speaker<'a> {
     interfaces: Vec<Interface>,
     looked_us: u64,
     netlink: Netlink,
-    /// Told by a command, which then stands until the routes change.
+    /// The way out and the link it goes over, as last looked up. What a command told since stands until they change.
+    route: Option<(Hop, Name)>,
     model: VecDeque<ModelChange>,
     model_zero_us: Option<u64>,
     datagrams: u64,
@@ -96,11 +97,12 @@ pub fn run(
     let watch = Netlink::watch()?;
     let mut speaker = Speaker {
         plan,
-        announcer: Announcer::new(plan.router.clone(), unix_us(), plan.every_us, plan.to.len()),
+        announcer: Announcer::new(plan.router.clone(), clocks(), plan.every_us, plan.to.len()),
         mouth: Mouth::open(plan.port, plan.site)?,
         interfaces: Vec::new(),
         looked_us: 0,
         netlink: Netlink::open()?,
+        route: None,
         model: plan.model.iter().cloned().collect(),
         model_zero_us: None,
         datagrams: 0,
@@ -122,6 +124,10 @@ pub fn run(
         }
     }
     Ok(())
+}
+
+fn clocks() -> Clocks {
+    Clocks { now_us: monotonic_us(), unix_us: unix_us() }
 }
 
 impl Speaker<'_> {
@@ -148,19 +154,30 @@ impl Speaker<'_> {
         Ok(())
     }
 
-    /// The link that the route out uses now.
+    /// Announces the link that the route out uses now, where that is another way than at the last look: the kernel also
+    /// tells of addresses and of routes that have nothing to do with it.
     fn follow_routes(&mut self) -> Result<()> {
         if !self.plan.table.watches_routes() {
             return Ok(());
         }
+        let found = self.route_out()?;
+        let route = found.as_ref().map(|(hop, link, _)| (hop.clone(), link.clone()));
+        if self.route != route {
+            self.route = route;
+            found.into_iter().for_each(|(_, link, character)| self.set(&link, character));
+        }
+        Ok(())
+    }
+
+    /// The way to the first of the addresses outside that a link of the table leads to.
+    fn route_out(&mut self) -> Result<Option<(Hop, Name, Character)>> {
         for destination in &self.plan.towards {
             let Some(hop) = self.netlink.hop_to(*destination)? else { continue };
             let name = nix::net::if_::if_indextoname(hop.interface).unwrap_or_default();
             let Some((link, character)) = self.plan.table.of(&hop, &name.to_string_lossy()) else { continue };
-            self.set(&link.clone(), character);
-            return Ok(());
+            return Ok(Some((hop, link.clone(), character)));
         }
-        Ok(())
+        Ok(None)
     }
 
     fn follow_model(&mut self) {
@@ -180,13 +197,13 @@ impl Speaker<'_> {
     }
 
     fn set(&mut self, link: &Name, character: Character) {
-        if self.announcer.set(link, character, monotonic_us(), unix_us()) {
+        if self.announcer.set(link, character, clocks()) {
             (self.say)(&format!("the link is now '{link}': {character}"));
         }
     }
 
     fn speak(&mut self) -> Result<()> {
-        let Some(due) = self.announcer.take_due(monotonic_us(), unix_us()) else { return Ok(()) };
+        let Some(due) = self.announcer.take_due(clocks()) else { return Ok(()) };
         let datagram = due
             .announcement
             .seal(&self.plan.key)

@@ -6,10 +6,12 @@
 use crate::{
     channel::Channel,
     datagram::{BATCH_MAX, Datagram, HEADER_BYTES, Kind},
+    destination::{self, Taken},
     error::{End, Error, HINT_ONE_PORT, HINT_OWN_PORT, Result},
     gathering::{Gathering, Streams},
     halt::Halt,
     lobby::{PAUSE, is_broken, is_exhausted},
+    plan::TransferPlan,
     preamble::{Opening, PREAMBLE_BYTES},
     proof::{is_same, random_bytes},
     sockets::{LOOK_UP, set_nonblocking},
@@ -199,26 +201,24 @@ impl Arrival {
 }
 
 /// Waits until each socket has had a hello with `token`, and connects it to where that came from. A socket that is to
-/// send does so only where its challenge was answered: a source address is easily forged.
+/// send does so only where its challenge was answered: a source address is easily forged. One that is bound to every
+/// address is replaced by one of the address that the hello came to.
 pub(crate) fn udp(
-    sockets: &[UdpSocket],
+    sockets: &mut [UdpSocket],
     ports: &[u16],
     token: u64,
-    sends: bool,
+    plan: &TransferPlan,
     channel: &mut Channel,
     halt: &Halt,
-    timeout: Duration,
 ) -> Result<()> {
+    let timeout = Duration::from_micros(plan.timeout_us);
     let deadline = Instant::now() + timeout;
-    let mut greeter = Greeter::new(token, sends, channel, sockets.len())?;
-    let mut missing: Vec<&UdpSocket> = sockets.iter().collect();
-    for socket in sockets {
-        set_nonblocking(socket, true)?;
-    }
+    let mut greeter = Greeter::new(token, plan, channel)?;
+    let mut missing: Vec<&mut UdpSocket> = sockets.iter_mut().collect();
     while !missing.is_empty() {
         wait_any(missing.iter().map(|socket| socket.as_fd()).chain([channel.socket().as_fd()]));
         attend(channel, halt)?;
-        missing.retain(|socket| !greeter.greets(socket));
+        missing.retain_mut(|socket| !greeter.greets(socket));
         if !missing.is_empty() && Instant::now() > deadline {
             return Err(Error::Absent {
                 peer: channel.peer().to_owned(),
@@ -231,7 +231,7 @@ pub(crate) fn udp(
             });
         }
     }
-    sockets.iter().try_for_each(|socket| set_nonblocking(socket, false))
+    Ok(())
 }
 
 /// UDP ports for a person: the one, or the lowest and the highest.
@@ -246,9 +246,9 @@ fn in_words(ports: &[u16]) -> String {
 /// answers.
 const CHALLENGES_ELSEWHERE_MAX: usize = 16;
 
-struct Greeter {
+struct Greeter<'a> {
     token: u64,
-    sends: bool,
+    plan: &'a TransferPlan,
     /// The control connection's address: that the client is there, TCP has shown.
     client: IpAddr,
     /// Makes the secrets: one of each address, none of which has to be kept.
@@ -256,30 +256,31 @@ struct Greeter {
     challenges_elsewhere: usize,
 }
 
-impl Greeter {
-    fn new(token: u64, sends: bool, channel: &Channel, streams: usize) -> Result<Greeter> {
+impl Greeter<'_> {
+    fn new<'a>(token: u64, plan: &'a TransferPlan, channel: &Channel) -> Result<Greeter<'a>> {
         let failed = |source| Error::io("ask where the client is", source);
         let client = channel.socket().peer_addr().map_err(failed)?.ip().to_canonical();
         let key =
             Key::new(&random_bytes::<32>()?).map_err(|source| Error::Host { end: End::Sending, source })?;
-        Ok(Greeter { token, sends, client, key, challenges_elsewhere: CHALLENGES_ELSEWHERE_MAX * streams })
+        let challenges_elsewhere = CHALLENGES_ELSEWHERE_MAX * plan.streams as usize;
+        Ok(Greeter { token, plan, client, key, challenges_elsewhere })
     }
 
     /// Whether the other end of a socket is known now; the socket is connected to it then.
-    fn greets(&mut self, socket: &UdpSocket) -> bool {
-        let mut bytes = [0; HEADER_BYTES];
+    fn greets(&mut self, socket: &mut UdpSocket) -> bool {
+        let (sends, mut bytes) = (self.plan.reverse, [0; HEADER_BYTES]);
         // As many as there may be streams: whoever floods one socket keeps the others waiting no longer than that.
         for _ in 0..BATCH_MAX {
-            let Ok((count, from)) = socket.recv_from(&mut bytes) else { return false };
-            let head = Datagram::decode(&bytes[..count])
+            let Some(taken) = destination::take(socket, &mut bytes) else { return false };
+            let head = Datagram::decode(&bytes[..taken.bytes])
                 .filter(|head| is_same(self.token.into(), head.token.into()));
             match head.map(|head| (head.kind, head.sequence)) {
-                Some((Kind::Hello, _)) if self.sends => self.challenge(socket, from),
-                Some((Kind::Hello, _)) => return socket.connect(from).is_ok(),
+                Some((Kind::Hello, _)) if sends => self.challenge(socket, &taken),
+                Some((Kind::Hello, _)) => return self.meet(socket, &taken),
                 Some((Kind::Answer, secret))
-                    if self.sends && is_same(self.secret(from).into(), secret.into()) =>
+                    if sends && is_same(self.secret(taken.from).into(), secret.into()) =>
                 {
-                    return socket.connect(from).is_ok();
+                    return self.meet(socket, &taken);
                 }
                 _ => {}
             }
@@ -287,15 +288,23 @@ impl Greeter {
         false
     }
 
-    fn challenge(&mut self, socket: &UdpSocket, from: SocketAddr) {
-        if from.ip().to_canonical() != self.client {
+    /// Connects a socket to where a datagram came from, at the address that it came to.
+    fn meet(&self, socket: &mut UdpSocket, taken: &Taken) -> bool {
+        if let Some(Ok(own)) = taken.to.map(|to| destination::narrowed(socket, to, self.plan)) {
+            *socket = own;
+        }
+        socket.connect(taken.from).is_ok()
+    }
+
+    fn challenge(&mut self, socket: &UdpSocket, hello: &Taken) {
+        if hello.from.ip().to_canonical() != self.client {
             let Some(left) = self.challenges_elsewhere.checked_sub(1) else { return };
             self.challenges_elsewhere = left;
         }
-        let sequence = self.secret(from);
+        let sequence = self.secret(hello.from);
         let challenge = Datagram { kind: Kind::Challenge, token: self.token, sequence, time_ns: 0 };
         // One that is lost is followed by another: clients say hello until they are heard.
-        let _ = socket.send_to(&challenge.encode(), from);
+        let _ = destination::answer(socket, &challenge.encode(), hello.to, hello.from);
     }
 
     fn secret(&self, from: SocketAddr) -> u64 {

@@ -84,6 +84,9 @@ impl SendObserver for () {}
 /// from beginning, or the samples from being kept.
 pub fn send(options: &SendOptions, observer: &dyn SendObserver) -> Result<Outcome> {
     options.plan.check()?;
+    if let Start::At(start_ns) = options.start {
+        refuse_far(start_ns)?;
+    }
     let halt = Halt::new(Arc::clone(&options.stop));
     if options.plan.protocol == Protocol::Tcp {
         probe(&Settings::data(&options.plan, own_end(&options.plan)))?;
@@ -95,6 +98,12 @@ pub fn send(options: &SendOptions, observer: &dyn SendObserver) -> Result<Outcom
     let outcome = outcome?;
     closed.map_err(|source| Error::io("write the samples file", source))?;
     Ok(outcome)
+}
+
+/// Gives back a start that may be meant.
+fn refuse_far(start_ns: u64) -> Result<u64> {
+    let now_ns = monotonic_ns();
+    if start::is_far(start_ns, now_ns) { Err(Error::FarStart { start_ns, now_ns }) } else { Ok(start_ns) }
 }
 
 fn own_end(plan: &TransferPlan) -> End {
@@ -320,7 +329,7 @@ impl Client<'_> {
     fn told(&self, told: &Told, channel: &mut Channel) -> Result<u64> {
         loop {
             if let Some(start_ns) = told.heard() {
-                return Ok(start_ns);
+                return refuse_far(start_ns);
             }
             self.attend(channel, LISTEN)?;
         }

@@ -62,7 +62,7 @@ pub struct SinkEnd {
     pub window_bytes: u64,
     /// Length of that window: the planned duration, else the time of all arrivals.
     pub window_us: u64,
-    /// From the first arrival to the last.
+    /// From the first arrival to the last; 0 where all came at one moment.
     pub seen_us: u64,
     /// Congestion control read back.
     pub cc: String,
@@ -108,7 +108,7 @@ impl Window {
         let seen_us = self.last_us - self.first_us.unwrap_or(self.last_us);
         end.first_us = self.first_us.unwrap_or(0);
         end.window_bytes = self.window_bytes;
-        end.seen_us = seen_us.max(1) as u64;
+        end.seen_us = seen_us.max(0) as u64;
         end.window_us = self.planned_us.unwrap_or(end.seen_us);
     }
 }
@@ -167,6 +167,11 @@ fn join(plan: &TransferPlan, source: SourceEnd, sink: SinkEnd) -> FlowSummary {
     }
 }
 
+/// Goodput of a stream; absent where all that counts arrived at one moment, so that there is no time to count over.
+pub fn goodput_bps(flow: &FlowSummary) -> Option<u64> {
+    (flow.duration_us > 0).then_some(flow.goodput_bps)
+}
+
 /// Bits per second; 0 over no time.
 pub fn rate_bps(bytes: u64, span_us: u64) -> u64 {
     if span_us == 0 {
@@ -205,6 +210,21 @@ mod tests {
         };
         assert_eq!(summary(Some("reset")), (250_000, 6400));
         assert_eq!(summary(None), (1_000_000, 1600));
+    }
+
+    #[test]
+    fn what_arrives_at_one_moment_has_no_goodput() {
+        let mut window = Window::new(None);
+        let summary = |window: &Window| {
+            let mut sink = SinkEnd::default();
+            window.close(&mut sink);
+            let flow = summarise(&TransferPlan::default(), &[SourceEnd::default()], &[sink], None).remove(0);
+            (flow.received_bytes, flow.duration_us, goodput_bps(&flow))
+        };
+        window.on_arrival(5_000_000, 1000);
+        assert_eq!(summary(&window), (1000, 0, None));
+        window.on_arrival(5_000_100, 1000);
+        assert_eq!(summary(&window), (2000, 100, Some(160_000_000)));
     }
 
     #[test]

@@ -187,6 +187,16 @@ pub enum Error {
     /// The plan contradicts itself.
     #[error(transparent)]
     Plan(#[from] crate::plan::PlanError),
+    /// A start that this host's clock does not come to in any time that is meant.
+    #[error(
+        "the start at {start_ns} ns is more than a day ahead: CLOCK_MONOTONIC of this host is at {now_ns} ns; give one of its times"
+    )]
+    FarStart {
+        /// When it was to begin.
+        start_ns: u64,
+        /// What the clock says.
+        now_ns: u64,
+    },
     /// A signal came first.
     #[error("stopped before the transfer began")]
     Stopped,
@@ -223,6 +233,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {
         Error::Io { what: what.into(), source: source.into() }
+    }
+
+    /// Whether this host has no sockets of the address family, as with `ipv6.disable=1`.
+    pub(crate) fn lacks_family(&self) -> bool {
+        matches!(self, Error::Io { source, .. } if source.raw_os_error() == Some(libc::EAFNOSUPPORT))
     }
 
     /// Says that it was data that could not connect, where it was.

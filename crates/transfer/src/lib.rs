@@ -5,7 +5,8 @@
 //!
 //! - pure, time passed in: [`plan`], [`pattern`], [`echo`], [`schedule`], [`datagram`], [`control`], [`preamble`],
 //!   [`ends`];
-//! - sockets: blocks out (`block`), bytes in (`sink`), echoes back (`returns`), datagrams (`udp_*`);
+//! - sockets: blocks out (`block`), bytes in (`sink`), echoes back (`returns`), datagrams (`udp_*`), and which of this
+//!   host's addresses they come to (`destination`);
 //! - one transfer at one end: `session` on top of the control connection (`channel`);
 //! - who comes to a server's one port (`lobby`), which data connections are waited for there (`gathering`), and what it
 //!   allows (`limits`);
@@ -28,6 +29,7 @@ mod channel;
 mod client;
 mod context;
 mod counter;
+mod destination;
 mod error;
 mod gathering;
 mod halt;

@@ -2,19 +2,20 @@
 
 use crate::{
     channel::ClockOffset,
-    ends::{SinkEnd, SourceEnd, summarise},
+    ends::{SinkEnd, SourceEnd, goodput_bps, summarise},
     plan::TransferPlan,
     session::Finished,
 };
 use longfat_schema::record::FlowSummary;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Everything both ends know at the end.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Outcome {
     /// What was agreed.
     pub plan: TransferPlan,
-    /// One summary per stream.
+    /// One summary per stream; written with a `goodput_bps` of null where there is none ([`goodput_bps`]).
+    #[serde(serialize_with = "without_rates_over_no_time")]
     pub flows: Vec<FlowSummary>,
     /// The sending end's figures.
     pub sources: Vec<SourceEnd>,
@@ -49,9 +50,9 @@ impl Outcome {
         self.lost.is_none() && self.flows.iter().all(|flow| flow.error.is_none())
     }
 
-    /// Goodput of all streams together, each over its own window.
-    pub fn goodput_bps(&self) -> u64 {
-        self.flows.iter().fold(0, |sum, flow| sum.saturating_add(flow.goodput_bps))
+    /// Goodput of all streams together, each over its own window; absent where no stream has any figure.
+    pub fn goodput_bps(&self) -> Option<u64> {
+        self.flows.iter().filter_map(goodput_bps).reduce(u64::saturating_add)
     }
 
     /// What went wrong, one line per stream; lines that say the same are joined.
@@ -68,6 +69,16 @@ impl Outcome {
     }
 }
 
+/// A rate over no time is no figure.
+fn without_rates_over_no_time<S: Serializer>(flows: &[FlowSummary], to: S) -> Result<S::Ok, S::Error> {
+    let shown = |flow: &FlowSummary| {
+        let mut shown = serde_json::to_value(flow).map_err(serde::ser::Error::custom)?;
+        shown["goodput_bps"] = goodput_bps(flow).into();
+        Ok(shown)
+    };
+    to.collect_seq(flows.iter().map(shown).collect::<Result<Vec<_>, S::Error>>()?)
+}
+
 fn named(streams: &[u32]) -> String {
     match streams {
         [one] => format!("stream {one}"),
@@ -79,7 +90,7 @@ fn named(streams: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Ends;
+    use crate::{plan::Amount, session::Ends};
 
     #[test]
     fn figures_that_a_peer_made_up_overflow_no_sum() {
@@ -89,6 +100,24 @@ mod tests {
         let own = Ends { sources: vec![source(0), source(1)], ..Ends::default() };
         let peer = Ends { sinks: vec![sink(0), sink(1)], ..Ends::default() };
         let outcome = Outcome::new(&plan, Finished { own, peer, lost: None }, ClockOffset::default());
-        assert_eq!(outcome.goodput_bps(), u64::MAX);
+        assert_eq!(outcome.goodput_bps(), Some(u64::MAX));
+    }
+
+    #[test]
+    fn a_goodput_over_no_time_is_null_and_counts_for_nothing() {
+        let plan = TransferPlan { streams: 2, amount: Amount::Bytes(2000), ..TransferPlan::default() };
+        let goodputs = |spans_us: [u64; 2]| {
+            let sink =
+                |(stream, window_us)| SinkEnd { stream, window_bytes: 1000, window_us, ..SinkEnd::default() };
+            let source = |stream| SourceEnd { stream, ..SourceEnd::default() };
+            let own = Ends { sources: (0..2).map(source).collect(), ..Ends::default() };
+            let peer = Ends { sinks: (0..).zip(spans_us).map(sink).collect(), ..Ends::default() };
+            let outcome = Outcome::new(&plan, Finished { own, peer, lost: None }, ClockOffset::default());
+            let written = serde_json::to_value(&outcome).unwrap();
+            let of = |stream: usize| written["flows"][stream]["goodput_bps"].as_u64();
+            ([of(0), of(1)], outcome.goodput_bps())
+        };
+        assert_eq!(goodputs([0, 1000]), ([None, Some(8_000_000)], Some(8_000_000)));
+        assert_eq!(goodputs([0, 0]), ([None, None], None));
     }
 }

@@ -5,6 +5,7 @@ use crate::{
     admit,
     channel::Channel,
     control::{Message, PROTOCOL_VERSION, Welcome},
+    destination,
     error::{End, Error, Result},
     gathering::Gatherings,
     halt::Halt,
@@ -110,18 +111,29 @@ impl Preparation<'_> {
 
     fn gather_udp(&self, channel: &mut Channel) -> Result<Work> {
         let mut free = data_ports(self.options.data_ports.as_ref());
-        let mut open = |_| self.at_free_port(&mut free, |port| udp_socket(self.at(port), self.plan));
-        let sockets = (0..self.plan.streams).map(&mut open).collect::<Result<Vec<UdpSocket>>>()?;
+        let mut open = |_| self.at_free_port(&mut free, |port| self.udp_socket(port));
+        let mut sockets = (0..self.plan.streams).map(&mut open).collect::<Result<Vec<UdpSocket>>>()?;
         let ports: Vec<u16> =
             sockets.iter().map(|socket| local_port(socket.local_addr())).collect::<Result<_>>()?;
         channel.send(&self.welcome(ports.clone()))?;
-        let (token, timeout) = (self.token as u64, Duration::from_micros(self.plan.timeout_us));
-        admit::udp(&sockets, &ports, token, self.plan.reverse, channel, self.halt, timeout)?;
+        let token = self.token as u64;
+        admit::udp(&mut sockets, &ports, token, self.plan, channel, self.halt)?;
         Ok(if self.plan.reverse { Work::UdpSource(sockets, token) } else { Work::UdpSink(sockets, token) })
     }
 
+    fn udp_socket(&self, port: u16) -> Result<UdpSocket> {
+        let socket = udp_socket(self.at(port), self.plan)?;
+        if self.address.ip().is_unspecified() {
+            destination::tell(&socket)?;
+        }
+        Ok(socket)
+    }
+
+    /// Where the server listens, with another port. The interface of an address that needs one stays.
     fn at(&self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.address.ip(), port)
+        let mut address = self.address;
+        address.set_port(port);
+        address
     }
 
     fn at_free_port<T>(

@@ -21,7 +21,7 @@ use longfat_host::monotonic_ns;
 use longfat_schema::record::Record;
 use nix::sys::resource::{Resource, getrlimit};
 use std::{
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -107,7 +107,7 @@ pub fn serve(options: ServeOptions, observer: &dyn ServeObserver) -> Result<Serv
 impl Server {
     /// Listens; nothing is accepted yet.
     pub fn bind(options: ServeOptions) -> Result<Server> {
-        let listener = listen_on(options.listen, &Settings::control(options.timeout), BACKLOG)?;
+        let listener = listener(&options)?;
         let address =
             listener.local_addr().map_err(|source| Error::Listen { address: options.listen, source })?;
         Ok(Server { listener, address, options, descriptors: Descriptors::of_process()? })
@@ -135,6 +135,18 @@ impl Server {
         })?;
         self.options.samples.flush().map_err(|source| Error::io("write the samples file", source))?;
         Ok(Served { transfers: house.tally.begun.load(Relaxed), failed: house.tally.failed.load(Relaxed) })
+    }
+}
+
+/// Listens where it was told to. `[::]` is every address of this host: of IPv4 alone where it has no IPv6.
+fn listener(options: &ServeOptions) -> Result<TcpListener> {
+    let listen = |address| listen_on(address, &Settings::control(options.timeout), BACKLOG);
+    let told = options.listen;
+    match listen(told) {
+        Err(error) if told.is_ipv6() && told.ip().is_unspecified() && error.lacks_family() => {
+            listen(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), told.port()))
+        }
+        listener => listener,
     }
 }
 

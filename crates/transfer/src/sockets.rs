@@ -106,9 +106,16 @@ pub(crate) fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, value)
 }
 
+/// One for IPv6 is for IPv4 as well, whatever `net.ipv6.bindv6only` says: `[::]` is every address.
 pub(crate) fn new_socket(address: &SocketAddr, kind: SockType) -> Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
-    socket(family, kind, SockFlag::SOCK_CLOEXEC, None).map_err(|errno| Error::io("make a socket", errno))
+    let (family, name) =
+        if address.is_ipv4() { (AddressFamily::Inet, "IPv4") } else { (AddressFamily::Inet6, "IPv6") };
+    let failed = |source: io::Error| Error::io(format!("make an {name} socket"), source);
+    let socket = socket(family, kind, SockFlag::SOCK_CLOEXEC, None).map_err(|errno| failed(errno.into()))?;
+    if address.is_ipv6() {
+        set_option(&socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0).map_err(failed)?;
+    }
+    Ok(socket)
 }
 
 /// A listener whose accepted sockets inherit `settings`.
@@ -217,7 +224,12 @@ fn wait_connected(
 
 /// A UDP socket bound to `address`.
 pub(crate) fn udp_socket(address: SocketAddr, plan: &TransferPlan) -> Result<UdpSocket> {
-    let socket = new_socket(&address, SockType::Datagram)?;
+    bind_udp(new_udp_socket(&address, plan)?, address)
+}
+
+/// A UDP socket of the family of `address`, with the buffers of the plan.
+pub(crate) fn new_udp_socket(address: &SocketAddr, plan: &TransferPlan) -> Result<OwnedFd> {
+    let socket = new_socket(address, SockType::Datagram)?;
     let buffers = [
         (End::Sending, Buffer::Send, plan.sndbuf_bytes),
         (End::Receiving, Buffer::Receive, Some(plan.rcvbuf_bytes.unwrap_or(UDP_RCVBUF_BYTES))),
@@ -227,6 +239,10 @@ pub(crate) fn udp_socket(address: SocketAddr, plan: &TransferPlan) -> Result<Udp
             .map_or(Ok(()), |bytes| set_buffer(&socket, direction, bytes))
             .map_err(|source| Error::Host { end, source })?;
     }
+    Ok(socket)
+}
+
+pub(crate) fn bind_udp(socket: OwnedFd, address: SocketAddr) -> Result<UdpSocket> {
     bind(socket.as_raw_fd(), &SockaddrStorage::from(address))
         .map_err(|errno| Error::Listen { address, source: errno.into() })?;
     Ok(UdpSocket::from(socket))

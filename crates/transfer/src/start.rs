@@ -20,6 +20,15 @@ pub enum Start {
     WhenTold(Told),
 }
 
+/// A start may be this far ahead: a day, as long as any span of a transfer. What is further ahead is no time of this
+/// host's CLOCK_MONOTONIC.
+const AHEAD_MAX_NS: u64 = 86_400_000_000_000;
+
+/// Whether a start is too far ahead to be meant.
+pub(crate) fn is_far(start_ns: u64, now_ns: u64) -> bool {
+    start_ns.saturating_sub(now_ns) > AHEAD_MAX_NS
+}
+
 /// A start time that is told later, from another thread.
 #[derive(Debug, Clone, Default)]
 pub struct Told(Arc<AtomicU64>);
@@ -63,4 +72,16 @@ impl std::fmt::Display for Step {
 pub(crate) fn in_words(steps: &[(Step, Duration)]) -> String {
     let took = |(step, took): &(Step, Duration)| format!("{step} took {:.1} ms", took.as_secs_f64() * 1e3);
     steps.iter().map(took).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_more_than_a_day_ahead_is_far_and_one_that_has_passed_is_not() {
+        const NOW_NS: u64 = 7_000_000_000;
+        assert!([0, NOW_NS, NOW_NS + AHEAD_MAX_NS].iter().all(|start_ns| !is_far(*start_ns, NOW_NS)));
+        assert!([NOW_NS + AHEAD_MAX_NS + 1, u64::MAX].iter().all(|start_ns| is_far(*start_ns, NOW_NS)));
+    }
 }

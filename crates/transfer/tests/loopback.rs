@@ -41,6 +41,26 @@ fn every_byte_arrives_as_sent_and_every_timestamp_comes_back_once() {
 }
 
 #[test]
+fn what_came_at_one_moment_has_no_goodput() {
+    let server = Serving::on("127.0.0.1:0");
+    let outcome = sent(server.address, bytes_plan(1000));
+    assert_eq!((outcome.flows[0].received_bytes, outcome.flows[0].duration_us), (1000, 0));
+    assert_eq!(outcome.goodput_bps(), None);
+}
+
+#[test]
+fn a_start_that_no_clock_comes_to_is_refused_before_anybody_is_asked() {
+    for (start, stagger_us) in [(u64::MAX - 1, 1000), (u64::MAX / 2, 0)] {
+        let plan = TransferPlan { streams: 3, stagger_us, ..bytes_plan(3000) };
+        // Nobody listens there.
+        let mut options = send_options("127.0.0.1:1", plan);
+        options.start = Start::At(start);
+        let said = send(&options, &()).unwrap_err().to_string();
+        assert!(said.contains("more than a day ahead") && said.contains(&start.to_string()), "{said}");
+    }
+}
+
+#[test]
 fn many_streams_over_ipv6_share_the_bytes_exactly() {
     let server = Serving::on("[::1]:0");
     let plan = TransferPlan { streams: 16, echo_every_bytes: Some(50_000), ..bytes_plan(16_000_005) };

@@ -4,7 +4,7 @@
 mod ends;
 
 use ends::{ServerProcess, Serving, bytes_plan, send_options, sent};
-use longfat_host::{Lease, Namespace, interface};
+use longfat_host::{Lease, Namespace, interface, sysctl};
 use longfat_schema::{lines, lines::Lines, record::Record};
 use longfat_transfer::{Amount, Protocol, TransferPlan, send};
 use std::time::{Duration, Instant};
@@ -147,6 +147,126 @@ fn data_that_need_a_port_of_their_own_name_it_and_come_through_those_that_are_gi
     let many = TransferPlan { streams: 5, ..datagrams(false) };
     let said = refused(&wire, open.address.port(), many);
     assert!(said.contains("all data ports from 5300 to 5303"), "{said}");
+}
+
+/// A second address of the far host, of each family; packets leave from the first where nobody says otherwise.
+fn second_addresses(wire: &Wire) {
+    for address in ["10.77.0.3/24", "fd00:77::3/64", "fe80::77:3/64"] {
+        let duplicates: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+        wire.far.ip(&[&["address", "add", address, "dev", "wire"], duplicates].concat()).unwrap();
+    }
+}
+
+#[test]
+fn datagrams_come_and_go_at_whatever_address_of_the_server_a_client_names() {
+    let wire = Wire::new("homes");
+    second_addresses(&wire);
+    let (v4, v6) = (wire.serve("0.0.0.0:0"), wire.serve("[::]:0"));
+    let interface = wire.near.run(|| nix::net::if_::if_nametoindex("wire").unwrap()).unwrap();
+    let v6_port = v6.address.port();
+    let addresses = [
+        format!("10.77.0.3:{}", v4.address.port()),
+        format!("10.77.0.3:{v6_port}"),
+        format!("[fd00:77::3]:{v6_port}"),
+        format!("[fe80::77:3%{interface}]:{v6_port}"),
+    ];
+    for to in addresses {
+        for reverse in [false, true] {
+            let outcome = wire.near.run(|| sent(&to, datagrams(reverse))).unwrap();
+            assert!(outcome.flows.iter().all(|flow| flow.lost_datagrams == 0), "{to}: {:?}", outcome.flows);
+        }
+    }
+    let rule = format!(
+        "table inet nat {{ chain in {{ type nat hook prerouting priority -100; \
+         ip daddr {FAR} tcp dport 9000 dnat ip to 10.77.0.3:{v6_port}; }}; }}"
+    );
+    wire.nft(&wire.far, &rule);
+    for reverse in [false, true] {
+        // Where the control connection comes out is not where datagrams go.
+        wire.near.run(|| sent(format!("{FAR}:9000"), datagrams(reverse))).unwrap();
+    }
+}
+
+#[test]
+fn a_data_port_in_use_is_nobody_elses_whatever_address_datagrams_come_to() {
+    let wire = Wire::new("taken");
+    second_addresses(&wire);
+    let mut options = ends::serve_options("[::]:0");
+    options.data_ports = Some(5300..=5300);
+    let server = wire.far.run(|| Serving::with(options)).unwrap();
+    let port = server.address.port();
+    let long = TransferPlan { streams: 1, amount: Amount::DurationUs(2_000_000), ..datagrams(true) };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| wire.near.run(|| sent(format!("10.77.0.3:{port}"), long)).unwrap());
+        std::thread::sleep(Duration::from_millis(700));
+        let second = TransferPlan { streams: 1, ..datagrams(false) };
+        let said = refused(&wire, port, second);
+        assert!(said.contains("all data ports from 5300 to 5300"), "{said}");
+        first.join().unwrap();
+    });
+    wire.near.run(|| sent(format!("{FAR}:{port}"), TransferPlan { streams: 1, ..datagrams(true) })).unwrap();
+}
+
+#[test]
+fn every_address_means_both_families_where_the_host_keeps_them_apart() {
+    let wire = Wire::new("apart");
+    wire.far.run(|| sysctl::write("net.ipv6.bindv6only", "1")).unwrap().unwrap();
+    let server = wire.serve("[::]:0");
+    for to in [FAR, "[fd00:77::2]"] {
+        let to = format!("{to}:{}", server.address.port());
+        for plan in [bytes_plan(1_000_000), datagrams(false), datagrams(true)] {
+            wire.near.run(|| sent(&to, plan)).unwrap();
+        }
+    }
+}
+
+/// Makes this thread, and those that it starts, find no IPv6 in the kernel (as with `ipv6.disable=1`).
+fn without_ipv6() {
+    let op = |code: u32, if_so: u8, if_not: u8, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: if_so,
+        jf: if_not,
+        k,
+    };
+    let load = |offset| op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, offset);
+    let equals = |value, if_not| op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, if_not, value);
+    let answer = |value| op(libc::BPF_RET | libc::BPF_K, 0, 0, value);
+    // The call and its first argument of struct seccomp_data.
+    let (call, argument) = (load(0), load(16));
+    let mut program = [
+        call,
+        equals(libc::SYS_socket as u32, 3),
+        argument,
+        equals(libc::AF_INET6 as u32, 1),
+        answer(libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT as u32),
+        answer(libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the filter is read during the call alone; it holds for this thread, which is this test's.
+    let installed = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
+    };
+    assert_eq!(installed, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn every_address_is_that_of_ipv4_on_a_host_that_has_no_ipv6() {
+    let wire = Wire::new("old");
+    let server = wire.far.run(|| {
+        without_ipv6();
+        Serving::on("[::]:0")
+    });
+    let server = server.unwrap();
+    assert!(server.address.is_ipv4(), "{}", server.address);
+    for plan in [bytes_plan(1_000_000), datagrams(true)] {
+        wire.near.run(|| sent(format!("{FAR}:{}", server.address.port()), plan)).unwrap();
+    }
+    let refused = wire.far.run(|| {
+        without_ipv6();
+        longfat_transfer::Server::bind(ends::serve_options("[::1]:0")).unwrap_err().to_string()
+    });
+    assert!(refused.unwrap().contains("IPv6"));
 }
 
 #[test]

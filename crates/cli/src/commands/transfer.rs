@@ -3,6 +3,7 @@
 use crate::{
     address,
     fitted::fitted,
+    kept,
     outcome::{Failure, Outcome},
     spans, stop,
 };
@@ -26,7 +27,7 @@ use longfat_schema::{
 };
 use longfat_transfer::{
     Amount, IntervalReport, IntervalRow, Limits, Outcome as Transferred, Protocol, Receive, SendObserver,
-    SendOptions, ServeObserver, ServeOptions, Server, Start, Step, Told, TransferPlan, send,
+    SendOptions, ServeObserver, ServeOptions, Server, Start, Step, Told, TransferPlan, ends, send,
 };
 use std::{
     net::{IpAddr, SocketAddr},
@@ -362,12 +363,16 @@ pub fn run(args: Args) -> Outcome {
 }
 
 fn samples_file(path: Option<&PathBuf>) -> anyhow::Result<Lines> {
-    path.map_or(Ok(Lines::default()), |path| {
-        Lines::create(path).with_context(|| format!("samples file '{}'", path.display()))
-    })
+    let Some(path) = path else { return Ok(Lines::default()) };
+    kept::refuse_replacing("--samples", path)?;
+    Lines::create(path).with_context(|| format!("samples file '{}'", path.display()))
 }
 
+/// Least that a connection may be given to bring its plan: in less, hardly anybody but this host itself could.
+const HELLO_LEAST: Nanos = Nanos(100_000_000);
+
 fn run_serve(args: &ServeArgs) -> Outcome {
+    spans::at_least("--timeout", args.timeout, HELLO_LEAST)?;
     let options = ServeOptions {
         listen: args.listen,
         once: args.once,
@@ -479,7 +484,7 @@ impl ServeObserver for ServeView {
             // A closed standard output ends no transfer.
             let _ = say(&tagged("outcome", outcome));
         }
-        self.tell(1, || format!("{peer}: '{}' {}", outcome.plan.flow, rate(outcome.goodput_bps())));
+        self.tell(1, || format!("{peer}: '{}' {}", outcome.plan.flow, goodput(outcome.goodput_bps())));
         outcome.errors().iter().for_each(|error| self.tell(1, || format!("{peer}: {error}")));
     }
 
@@ -732,6 +737,11 @@ fn rate(bps: u64) -> String {
     format!("{value:.2} {unit}")
 }
 
+/// `-` where all arrived at one moment.
+fn goodput(bps: Option<u64>) -> String {
+    bps.map_or_else(|| "-".to_owned(), rate)
+}
+
 fn span(us: Option<u64>) -> String {
     match us {
         None => "-".to_owned(),
@@ -775,7 +785,11 @@ fn final_table(outcome: &Transferred) -> String {
     let least: &[usize] = if udp { &[7, 6, 2] } else { &[13, 12, 11, 10, 9, 8, 5, 2] };
     let mut text = fitted(table, least);
     if outcome.flows.len() > 1 {
-        text.push_str(&format!("\nsum of {} streams: {}", outcome.flows.len(), rate(outcome.goodput_bps())));
+        text.push_str(&format!(
+            "\nsum of {} streams: {}",
+            outcome.flows.len(),
+            goodput(outcome.goodput_bps())
+        ));
     }
     text
 }
@@ -784,7 +798,7 @@ fn tcp_row(outcome: &Transferred, at: usize) -> Vec<String> {
     let flow = &outcome.flows[at];
     vec![
         flow.stream.to_string(),
-        rate(flow.goodput_bps),
+        goodput(ends::goodput_bps(flow)),
         format!("{} in {:.3} s", Size(flow.received_bytes), flow.duration_us as f64 / 1e6),
         flow.retransmitted_segments.to_string(),
         span(flow.min_rtt_us.map(u64::from)),
@@ -806,7 +820,7 @@ fn udp_row(outcome: &Transferred, at: usize) -> Vec<String> {
     let sink = outcome.sinks.iter().find(|end| end.stream == flow.stream).cloned().unwrap_or_default();
     vec![
         flow.stream.to_string(),
-        rate(flow.goodput_bps),
+        goodput(ends::goodput_bps(flow)),
         rate(source.offered_bps),
         source.sent_datagrams.to_string(),
         sink.received_datagrams.to_string(),

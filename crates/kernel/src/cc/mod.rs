@@ -16,5 +16,5 @@ pub use inbound::Inbound;
 pub use list::{Entry, Origin, Presence, Process, list};
 pub use record::{Recorder, record};
 pub use register::{
-    Loading, Registration, Unloading, ensure, hold, hold_with, kernel_has, load, missing, unload,
+    Loading, Registration, Unloading, ensure, hold, hold_with, kernel_has, load, load_as_set, missing, unload,
 };

@@ -84,6 +84,28 @@ pub fn load(tunables: &Tunables) -> Result<Loading> {
     load_as(tunables, &tunables.algorithm().kernel_name())
 }
 
+/// As [`load`], and changes nothing that a person has set: where the algorithm is pinned, it keeps its tunables, also
+/// when another build had loaded it and is replaced. Of that build's values, those that this one does not take, and
+/// those that it has no tunable for, are left out. Gives back how it is set now.
+pub fn load_as_set(algorithm: Algorithm) -> Result<(Loading, Tunables)> {
+    load_as_set_as(algorithm, &algorithm.kernel_name())
+}
+
+fn load_as_set_as(algorithm: Algorithm, name: &str) -> Result<(Loading, Tunables)> {
+    let pinned = if bpffs::pin_path(name).exists() { loaded::find(name)? } else { None };
+    let set = pinned.and_then(|found| found.settings).map(|settings| kept(&settings, algorithm));
+    let tunables = set.unwrap_or_else(|| Tunables::defaults(algorithm));
+    load_as(&tunables, name).map(|loading| (loading, tunables))
+}
+
+/// What this build takes of a loaded algorithm's tunables.
+fn kept(settings: &Settings, algorithm: Algorithm) -> Tunables {
+    let found = settings.tunables(algorithm);
+    let values = found.iter().map(|(name, value)| format!("{name}={value}"));
+    let taken = values.filter(|one| Tunables::from_settings(algorithm, [one]).is_ok());
+    Tunables::from_settings(algorithm, taken).unwrap_or_else(|_| Tunables::defaults(algorithm))
+}
+
 fn load_as(tunables: &Tunables, name: &str) -> Result<Loading> {
     let pin = bpffs::pin_path(name);
     bpffs::prepare()?;
@@ -412,6 +434,46 @@ mod tests {
         assert_eq!(now.link_id, link);
         assert!(now.settings.unwrap().is_this_build_with(&reno(100)));
         unload_name(name).unwrap();
+    }
+
+    /// Loads and pins it as a build would that was made of other sources.
+    fn load_of_another_build(tunables: &Tunables, name: &str) {
+        let algorithm = tunables.algorithm();
+        let bytes = OBJECTS.iter().find(|(of, _)| *of == algorithm.name()).unwrap().1;
+        let mut object = object::open(name, bytes).unwrap();
+        object::set_initial(&mut object, SETTINGS_MAP, |bytes| {
+            Settings::write(bytes, tunables, UNDILATED, false);
+            bytes[0] ^= 1;
+        })
+        .unwrap();
+        let rename = |bytes: &mut [u8]| object::rename(bytes, &algorithm.kernel_name(), name);
+        object::set_initial(&mut object, &algorithm.kernel_name(), rename).unwrap();
+        let mut object = object::load(name, object).unwrap();
+        let link = with_ops(&mut object, tunables, |map| map.attach_struct_ops()).unwrap().unwrap();
+        pin_link(&link.as_fd().try_clone_to_owned().unwrap(), &bpffs::pin_path(name)).unwrap();
+    }
+
+    #[test]
+    fn loading_for_a_relay_keeps_what_a_person_had_set_also_in_another_build() {
+        let owner = name("i");
+        let name = &owner.0;
+        let algorithm = reno(0).algorithm();
+        bpffs::prepare().unwrap();
+        assert_eq!(load_as_set_as(algorithm, name).unwrap(), (Loading::Loaded, reno(0)));
+        load_as(&reno(100), name).unwrap();
+        assert_eq!(load_as_set_as(algorithm, name).unwrap(), (Loading::Unchanged, reno(100)));
+        unload_name(name.clone()).unwrap();
+        // A name is free only some time after its link has gone.
+        std::thread::sleep(Duration::from_millis(200));
+        load_of_another_build(&reno(77), name);
+        assert_eq!(load_as_set_as(algorithm, name).unwrap(), (Loading::Replaced, reno(77)));
+        let now = loaded::find(name).unwrap().unwrap();
+        assert!(now.settings.unwrap().is_this_build_with(&reno(77)));
+        unload_name(name.clone()).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        load_of_another_build(&reno(u32::MAX), name);
+        let said = "a value that this build does not take is its default";
+        assert_eq!(load_as_set_as(algorithm, name).unwrap(), (Loading::Replaced, reno(0)), "{said}");
     }
 
     #[test]

@@ -228,8 +228,8 @@ impl Setter {
         Ok(if cc::kernel_has(name)? { CcKind::Opaque } else { CcKind::Absent })
     }
 
-    /// Does it, in one visit of the namespace's sockets per congestion control involved; answers in the order of
-    /// `steps`. A connection that is not there any more is answered as gone.
+    /// Does it, in one visit of the namespace's sockets per congestion control involved and 65,536 connections; answers
+    /// in the order of `steps`. A connection that is not there any more is answered as gone.
     ///
     /// # Errors
     /// When the programs cannot be loaded or run.
@@ -341,8 +341,20 @@ impl Carrier {
         Ok(Carrier { object, look, set, name, _setter: setter })
     }
 
+    /// As many at once as the kernel's side has room for.
     fn apply(&self, namespace: &NetNamespace, steps: &[&Step]) -> Result<Vec<Answer>> {
         let requests = object::map_handle(&self.object, "requests")?;
+        let room = requests.max_entries().max(1) as usize;
+        let answers = steps.chunks(room).map(|some| self.apply_at_once(namespace, &requests, some));
+        Ok(answers.collect::<Result<Vec<_>>>()?.concat())
+    }
+
+    fn apply_at_once(
+        &self,
+        namespace: &NetNamespace,
+        requests: &MapHandle,
+        steps: &[&Step],
+    ) -> Result<Vec<Answer>> {
         let failed = |source| refused("hand over what is to be set", source);
         let handed = steps.iter().try_for_each(|step| {
             let request = RawRequest::new(step, self.name);
@@ -350,7 +362,7 @@ impl Carrier {
         });
         let visited = handed.and_then(|()| visit(namespace, self.set.as_fd()));
         // Also when that failed: a request left behind would be carried out by the next visit.
-        let answers = steps.iter().map(|step| take_answer(&requests, step.cookie)).collect();
+        let answers = steps.iter().map(|step| take_answer(requests, step.cookie)).collect();
         visited.map(|_| answers)
     }
 }

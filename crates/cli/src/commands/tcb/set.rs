@@ -6,6 +6,7 @@ use crate::{
     output::print_json,
 };
 use anyhow::{Context as _, bail};
+use clap::builder::NonEmptyStringValueParser;
 use longfat_kernel::{
     support::{Capability, missing},
     tcb::{
@@ -49,7 +50,7 @@ pub struct Set {
     #[arg(value_name = "FILTER… NAME=VALUE", required = true)]
     words: Vec<String>,
     /// Another network namespace: a name, a pid in it, or 'all'.
-    #[arg(long, value_name = "NAME|PID|all")]
+    #[arg(long, value_name = "NAME|PID|all", value_parser = NonEmptyStringValueParser::new())]
     netns: Option<String>,
     /// Every connection: without it an empty filter is refused.
     #[arg(long)]
@@ -122,10 +123,10 @@ pub fn set(args: &Set) -> Outcome {
     if change.rto_max_ms.is_some() {
         require(missing_rto_max().into_iter().collect())?;
     }
-    if filter.is_empty() && !args.all {
+    let choice = Choice { filter, netns: args.netns.clone() };
+    if choice.filter()?.is_empty() && !args.all {
         return Err(anyhow::anyhow!("no filter: say which connections, or --all for every one").into());
     }
-    let choice = Choice { filter, netns: args.netns.clone() };
     run(&choice, &args.act, "set", |_| true, |_| Some(change.clone()))
 }
 

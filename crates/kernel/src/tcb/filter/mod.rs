@@ -34,6 +34,11 @@ impl Filter {
             .is_none_or(|expression| expression.holds(&|test: &Test| test.matches(connection)))
     }
 
+    /// Whether it has no condition, so that every connection is meant.
+    pub fn is_empty(&self) -> bool {
+        self.expression.is_none()
+    }
+
     /// Whether it asks for a field: what costs extra is gathered only then.
     pub fn asks_for(&self, field: &str) -> bool {
         self.fields().any(|asked| asked.name == field)
