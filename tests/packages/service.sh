@@ -184,6 +184,8 @@ purged() {
   until_true 20 eval '[ -z "$(ip netns pids server)" ]' || fail "a server of transfers does not end"
   # Those that were killed are gone for good once this shell has asked for them.
   wait 2>/dev/null
+  # A keeper is a unit of its own, which the guide has people enable.
+  systemctl enable --now longfat-relay-keeper 2>/dev/null || fail "systemctl enable --now longfat-relay-keeper"
   rm -r /etc/longfat/relay.toml /etc/systemd/system/longfat-relay.service.d
   apt-get purge -y -qq longfat >/root/apt.log 2>&1 || { cat /root/apt.log >&3; fail "apt-get purge"; }
   network > /root/network-after

@@ -18,7 +18,7 @@ pub enum Failure {
     Unsupported(Vec<Missing>),
     /// This host can do a part of it only, and that is done: exit code 3.
     PartlyUnsupported(Vec<Missing>),
-    /// This host lacks so many things, which have been told: exit code 3.
+    /// The host, or one of those asked for, lacks so many things, which have been told: exit code 3.
     Lacking(usize),
     /// A program run on the user's behalf ended with this code of its own.
     Child(u8),
@@ -64,7 +64,7 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
         }
         Err(Failure::Lacking(count)) => {
             let things = if count == 1 { "thing is" } else { "things are" };
-            eprintln!("longfat: {count} {things} missing on this host, see above");
+            eprintln!("longfat: {count} {things} missing, see above");
             ExitCode::from(3)
         }
         Err(Failure::Child(code)) => ExitCode::from(code),

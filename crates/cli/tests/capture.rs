@@ -6,7 +6,11 @@ mod capture_bed;
 use capture_bed::{Bed, analyzed, ended, json, longfat, number, signal};
 use longfat_host::facts;
 use serde_json::Value;
-use std::{net::UdpSocket, path::Path, time::Duration};
+use std::{
+    net::UdpSocket,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 /// Datagrams to a port where nobody listens.
 fn datagrams(bed: &Bed, count: usize) {
@@ -170,6 +174,37 @@ fn standard_output_can_be_the_capture() {
     let file = bed.file("pipe.pcapng");
     std::fs::write(&file, ended(child).stdout).unwrap();
     assert_eq!(number(&analyzed(&[&file])["capture"]["packets"]), 5);
+}
+
+#[test]
+fn a_reader_of_standard_output_that_goes_away_ends_the_capture_and_changes_no_exit_code() {
+    let bed = Bed::new("gone");
+    let mut child = bed.capture(&["-o", "-", "udp and out"]);
+    drop(child.stdout.take());
+    let begun = Instant::now();
+    while child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(10) {
+        datagrams(&bed, 10);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(ended(child).status.code(), Some(0));
+}
+
+#[test]
+fn a_ring_is_refused_where_an_earlier_one_left_files() {
+    let bed = Bed::new("again");
+    let file = bed.file("ring.pcapng");
+    // Of a ring of two, which had removed those before.
+    for number in [6, 7] {
+        std::fs::write(format!("{file}.0000{number}"), "earlier").unwrap();
+    }
+    let args =
+        ["-i", "eth0", "--netns", bed.near.name(), "-o", &file, "--file-time", "300ms", "--files", "10"];
+    let said = refused(&args);
+    assert!(said.contains("ring.pcapng.00006' to '") && said.contains("not replaced"), "{said}");
+    assert_eq!(std::fs::read_dir(bed.folder.path()).unwrap().count(), 2);
+    std::fs::remove_file(format!("{file}.00006")).unwrap();
+    assert!(refused(&args).contains("ring.pcapng.00007' is there already"));
+    assert_eq!(std::fs::read(format!("{file}.00007")).unwrap(), b"earlier");
 }
 
 #[test]

@@ -73,6 +73,7 @@ fn what_is_loaded_outlives_the_command_is_listed_with_its_users_and_goes_when_un
         loaded["processes"].as_array().unwrap().iter().map(|process| &process["pid"]).collect();
     assert!(pids.contains(&&user.id().into()), "{loaded}");
     assert!(loaded["sockets"].as_u64().unwrap() >= 1);
+    a_relay_that_starts_keeps_its_tunables();
     let output = run(&["unload", "lf_reno"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("'lf_reno' is unloaded") && said.contains("until they close"), "{said}");
@@ -81,6 +82,18 @@ fn what_is_loaded_outlives_the_command_is_listed_with_its_users_and_goes_when_un
     let (code, error) = code_and_error(&run(&["unload", "reno"]));
     assert_eq!(code, Some(2));
     assert!(error.contains("'lf_reno' is not loaded"), "{error}");
+}
+
+fn a_relay_that_starts_keeps_its_tunables() {
+    assert!(run(&["load", "reno", "--set", "max_ssthresh_segments=100"]).status.success());
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    let text =
+        "[[listen]]\naddress = '127.0.0.1:9'\nto = '127.0.0.1:10'\n[defaults]\nserver = { cc = 'lf_reno' }\n";
+    std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_longfat"));
+    let output = check.args(["relay", "check", "--load"]).arg(file.path()).output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    assert_eq!(entry("lf_reno")["tunables"]["max_ssthresh_segments"], 100);
 }
 
 #[test]

@@ -143,6 +143,21 @@ fn small_buffers_are_priced_for_a_long_fat_path_and_their_mend_mends() {
 }
 
 #[test]
+fn advice_for_a_path_beyond_the_largest_window_comes_to_an_end() {
+    in_own_network("vast", |host| {
+        set(host, RMEM, "4096 131072 2147483647");
+        set(host, WMEM, "4096 16384 2147483647");
+        let output = inside(host, &["--rate", "10Gbit", "--rtt", "2s"]);
+        let lines = text(&output.stdout);
+        assert!(lines.contains("it takes 9 flows") && lines.contains("1024.0 MiB"), "{lines}");
+        assert!(
+            !lines.contains(&format!("sysctl {RMEM} =")) && !lines.contains(&format!("sysctl {WMEM} =")),
+            "{lines}"
+        );
+    });
+}
+
+#[test]
 fn on_a_short_slow_path_nothing_is_dear() {
     in_own_network("short", |host| {
         set(host, RMEM, "4096 131072 6291456");

@@ -436,6 +436,7 @@ fn what_a_host_lacks_is_said_before_anything_is_touched() {
     assert!(said.contains("links.path.schedule: a real path does not change"), "{said}");
     assert!(!bed.path("out").exists());
     let checked = bed.lab(&["check", "spec.toml", "--hosts", "away.toml"]);
+    assert_eq!(checked.status.code(), Some(3), "{}", stderr(&checked));
     let said = String::from_utf8_lossy(&checked.stdout);
     assert!(
         said.contains("sender is sender") && said.contains("host 'router' (ssh root@10.92.2.99)"),

@@ -59,6 +59,8 @@ fn quantities_without_a_unit_negative_or_out_of_range_are_named() {
         ("path --rate 1Gbit --rtt 5ms --loss 101%", 2, &["'101%' is out of range"]),
         ("path --rate 1Gbit --rtt 5ms --queue 3", 2, &["--queue <SIZE>", "'3' has no unit", "64KiB"]),
         ("path --rate 1Gbit --rtt 5ms --flows -1", 2, &["--flows <N>", "-1"]),
+        ("path --rate 1Gbit --rtt 5ms --queue 9000000TB", 2, &["queue is", "give one of at most 125GB"]),
+        ("path --rate 1Gbit --rtt 1s --flows 2000 --write f.toml", 2, &["--write", "2000", "fewer flows"]),
         ("path --rate fast --rtt 5ms", 2, &["rate 'fast' does not begin with a number", "100Mbit"]),
         ("transfer send HOST --duration 5", 2, &["--duration <TIME>", "'5' has no unit"]),
         ("transfer send HOST --rate 10Mbits", 2, &["unknown unit 'Mbits'", "Mbit"]),
@@ -245,6 +247,31 @@ const WRITING: [(&str, &str); 9] = [
     ("analyze small.pcap --html FILE", "--html"),
     ("why --for 500ms --page FILE", "--page"),
 ];
+
+#[test]
+fn a_table_of_hosts_that_the_experiment_cannot_use_is_no_success_of_its_check() {
+    let place = place();
+    fs::write(place.path().join("hosts.toml"), "[hosts.nobody]\nssh = \"nobody\"\n").unwrap();
+    let output = longfat(place.path(), &words("lab check EXPERIMENT --hosts hosts.toml"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("hosts.toml: ") && said.contains("unknown host of the experiment 'nobody'"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_quick_run_of_every_experiment_that_is_published_can_be_listed() {
+    let directory = Path::new(EXPERIMENT).parent().unwrap();
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let is_one = |path: &std::path::PathBuf| path.extension().is_some_and(|extension| extension == "toml");
+    let refused = entries.filter(is_one).filter_map(|path| {
+        let output = longfat(directory, &["lab", "list", path.to_str().unwrap(), "--quick", "--count"]);
+        (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    });
+    assert_eq!(refused.collect::<Vec<_>>(), Vec::<String>::new());
+}
 
 #[test]
 fn what_holds_something_else_is_not_written_over() {

@@ -275,6 +275,25 @@ fn a_rule_is_added_and_removed_while_the_relay_runs_and_all_else_goes_on_as_befo
 }
 
 #[test]
+fn who_watches_the_status_ends_at_a_signal_and_not_at_the_next_look() {
+    let bed = Bed::new("wtc");
+    let daemon = Daemon::start(&bed, INTERCEPT, &[]);
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let mut command = bed.command(&["status", "--watch", "--every", "60s", "--json", "--socket"]);
+        command.arg(daemon.file("control.sock")).stdout(Stdio::piped());
+        let mut watch = command.spawn().unwrap();
+        let mut said = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(watch.stdout.as_mut().unwrap()), &mut said)
+            .unwrap();
+        let since = Instant::now();
+        // SAFETY: the child has not been waited for, so its pid is its own.
+        assert_eq!(unsafe { libc::kill(watch.id() as i32, signal) }, 0);
+        assert_eq!(watch.wait().unwrap().code(), Some(0));
+        assert!(since.elapsed() < Duration::from_secs(20), "{:?}", since.elapsed());
+    }
+}
+
+#[test]
 fn a_drain_lets_new_connections_pass_and_living_ones_finish_and_a_second_signal_ends_it() {
     let bed = Bed::new("drn");
     bed.relay.run(|| longfat_host::sysctl::write("net.ipv4.ip_forward", "1")).unwrap().unwrap();

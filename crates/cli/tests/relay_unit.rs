@@ -361,3 +361,22 @@ fn members(set: &str) -> Vec<String> {
         listing.lines().map(str::trim).skip(1).filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.flat_map(|line| if line.starts_with('@') { members(line) } else { vec![line.to_owned()] }).collect()
 }
+
+/// A keeper that goes on without its relay would wait for ever for the next one, from a program that is gone.
+#[test]
+fn the_package_when_it_is_removed_stops_every_unit_that_it_brought_the_relay_before_its_keeper() {
+    let script = std::fs::read_to_string(Path::new(UNITS).join("../debian/prerm")).unwrap();
+    let named = script
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("for unit in ")?.strip_suffix("; do"))
+        .unwrap();
+    let mut named: Vec<_> = named.split(' ').collect();
+    assert_eq!(named, ["longfat-relay", "longfat-relay-keeper"]);
+    let files =
+        std::fs::read_dir(UNITS).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut units: Vec<_> =
+        files.filter_map(|name| name.strip_suffix(".service").map(str::to_owned)).collect();
+    units.sort();
+    named.sort();
+    assert_eq!(named, units);
+}

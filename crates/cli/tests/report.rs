@@ -71,3 +71,17 @@ fn a_damaged_table_leaves_a_page_and_exit_code_2() {
     assert!(stderr(&output).contains("tcp.parquet"), "{}", stderr(&output));
     assert!(directory.path().join("report.html").is_file());
 }
+
+#[test]
+fn a_damaged_manifest_leaves_a_page_of_the_other_runs_and_exit_code_2() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write_result(directory.path());
+    std::fs::write(directory.path().join("case1/r2/manifest.json"), b"{").unwrap();
+    let output = report(&[directory.path()]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("case1/r2/manifest.json") && said.contains("1 files could not be read"), "{said}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains(": flow focus\n") && table.contains("2/3"), "{table}");
+    assert!(directory.path().join("report.html").is_file());
+}

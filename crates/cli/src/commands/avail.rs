@@ -16,12 +16,7 @@ use longfat_kernel::{
 use longfat_relay::metrics::{Family, Format, Kind, http::Server, text};
 use longfat_schema::{record::AvailSample, units::Nanos};
 use serde::Serialize;
-use std::{
-    io,
-    net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
-    time::{Duration, Instant},
-};
+use std::{io, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 /// Available bandwidth, as running connections measure it with their own segments.
 ///
@@ -194,7 +189,7 @@ fn watch(args: &Args, wanted: Option<End>) -> anyhow::Result<()> {
         } else {
             show(&rows, false)?;
         }
-        wait(Duration::from(args.every), &stop);
+        stop::wait(Duration::from(args.every), &stop);
     }
     Ok(())
 }
@@ -318,13 +313,6 @@ fn show(rows: &[Row], json: bool) -> anyhow::Result<()> {
 
 fn say(text: &str) -> anyhow::Result<()> {
     Ok(crate::output::write_now(&format!("{text}\n"))?)
-}
-
-fn wait(span: Duration, stop: &AtomicBool) {
-    let until = Instant::now() + span;
-    while !stop.load(Ordering::Relaxed) && Instant::now() < until {
-        std::thread::sleep(until.saturating_duration_since(Instant::now()).min(Duration::from_millis(50)));
-    }
 }
 
 #[cfg(test)]

@@ -70,7 +70,7 @@ fn refuse_holes(warnings: &[String], output: &Path) -> Outcome {
     }
     warnings.iter().for_each(|warning| eprintln!("longfat: {warning}"));
     Err(anyhow::anyhow!(
-        "{} tables could not be read; {} has holes where they belong",
+        "{} files could not be read; {} has holes where they belong",
         warnings.len(),
         output.display()
     )
@@ -83,11 +83,20 @@ fn print_summaries(report: &Report, json: bool) -> anyhow::Result<()> {
         format!("{}\n", serde_json::to_string_pretty(&summaries)?)
     } else {
         let table = |(e, _): &(Experiment, _)| {
-            format!("{}\n{}\n", one_line(&e.title), fitted(summary_table(&e.summary), &[]))
+            format!("{}\n{}\n", heading(e), fitted(summary_table(&e.summary), &[]))
         };
         report.experiments.iter().map(table).collect()
     };
     output::write_out(&text)
+}
+
+/// The title, and the flow whose figures stand beneath.
+fn heading(experiment: &Experiment) -> String {
+    let title = one_line(&experiment.title);
+    match experiment.focus() {
+        Some(flow) => format!("{title}: flow {}", one_line(flow)),
+        None => title.into_owned(),
+    }
 }
 
 /// Cases by metrics: medians with their spread beneath.

@@ -54,6 +54,7 @@ pub fn collect(
     let (mut nap, mut looked) = (LEAST_NAP, started);
     loop {
         let ends = stop.load(Ordering::Relaxed)
+            || files.is_unread()
             || limits.duration.is_some_and(|limit| started.elapsed() >= limit)
             || found.is_interface_gone;
         let horizon_ns = if ends { settle(capture) } else { longfat_host::monotonic_ns() - BEHIND_NS };

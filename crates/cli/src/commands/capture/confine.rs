@@ -55,8 +55,9 @@ impl Ring {
         let path = self.spec.path_of(which);
         match what {
             CREATE if which == self.newest + 1 => {
+                let file = File::create_new(path)?;
                 self.newest = which;
-                File::create(path).map(Some)
+                Ok(Some(file))
             }
             REMOVE if (1..self.newest).contains(&which) => fs::remove_file(path).map(|()| None),
             _ => Err(io::ErrorKind::PermissionDenied.into()),
@@ -88,6 +89,7 @@ mod tests {
         let path = place.path().join("ring");
         let spec = RollSpec { path, most_bytes: Some(1), most_ns: None, keep: Some(2), form: Form::Pcapng };
         // Of an earlier capture, which had more of them.
+        fs::write(spec.path_of(4), "earlier").unwrap();
         fs::write(spec.path_of(9), "earlier").unwrap();
         fs::write(spec.path_of(1), "first").unwrap();
         let mut ring = Ring { spec: spec.clone(), newest: 1 };
@@ -95,7 +97,11 @@ mod tests {
         let refused = [(CREATE, 1), (CREATE, 3), (CREATE, 9), (REMOVE, 1), (REMOVE, 9), (REMOVE, 0), (7, 2)];
         assert!(!refused.iter().any(|(what, which)| ask(*what, *which)));
         assert!(ask(CREATE, 2) && ask(CREATE, 3) && ask(REMOVE, 1) && !ask(REMOVE, 3));
-        let left = |number| spec.path_of(number).exists();
-        assert_eq!([1, 2, 3, 9].map(left), [false, true, true, true]);
+        // What is not made here is not removed here, either.
+        assert!(!ask(CREATE, 4) && !ask(CREATE, 5) && !ask(REMOVE, 4) && !ask(REMOVE, 3));
+        let left = |number| fs::read_to_string(spec.path_of(number)).ok();
+        let earlier = Some("earlier".to_owned());
+        let made = Some(String::new());
+        assert_eq!([1, 2, 3, 4, 9].map(left), [None, made.clone(), made, earlier.clone(), earlier]);
     }
 }

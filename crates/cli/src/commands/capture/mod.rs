@@ -37,7 +37,8 @@ use std::{fmt, path::PathBuf, time::Duration};
 ///
 /// VLAN tags, GRE and IP in IP are seen through: addresses are looked for in the
 /// outermost and in the innermost IP header, ports in the innermost. Ends at
-/// Ctrl-C, SIGTERM or a limit; however it ends, nothing stays attached.
+/// Ctrl-C, SIGTERM, a limit, or when nobody reads standard output any more; however
+/// it ends, nothing stays attached.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "Examples:
@@ -130,7 +131,7 @@ fn link_header(interface: &str) -> anyhow::Result<capture::LinkHeader> {
 pub fn run(args: &Args) -> Outcome {
     let spec = spec(args)?;
     let roll = roll_spec(args)?;
-    crate::kept::refuse_replacing("-o", &roll.path_of(1))?;
+    refuse_replacing(&roll)?;
     let account = Account::choose(args.user.as_deref())?;
     refuse_nothing("--duration", args.duration, "100ms")?;
     let limits = Limits { duration: args.duration.map(Duration::from), packets: args.packets };
@@ -197,6 +198,28 @@ fn refuse_nothing<T: Default + PartialEq + fmt::Display>(
             bail!("{flag} {value} leaves room for nothing; give {least} or more")
         }
         _ => Ok(()),
+    }
+}
+
+/// What an earlier capture left is neither written over, nor removed with the oldest, nor mixed with this one's files.
+fn refuse_replacing(roll: &RollSpec) -> anyhow::Result<()> {
+    if !roll.has_several() {
+        return crate::kept::refuse_replacing("-o", &roll.path);
+    }
+    match &roll.numbered()[..] {
+        [] => Ok(()),
+        [only] => bail!(
+            "-o '{}': '{}' is there already, and is not replaced; name another file, or remove it first",
+            roll.path.display(),
+            only.display()
+        ),
+        [first, .., last] => bail!(
+            "-o '{}': files from '{}' to '{}' are there already, and are not replaced; name another file, or remove \
+             them first",
+            roll.path.display(),
+            first.display(),
+            last.display()
+        ),
     }
 }
 

@@ -154,6 +154,10 @@ pub fn counts() -> Counts {
     let mut found = Counts::new();
     found.insert("processors".to_owned(), facts::cpu_count().into());
     found.insert("clock read ns".to_owned(), clock_read_ns());
+    let memory_bytes = facts::memory_bytes();
+    if memory_bytes > 0 {
+        found.insert("memory bytes".to_owned(), memory_bytes as f64);
+    }
     if let Some(entries) =
         sysctl::read("net.netfilter.nf_conntrack_count").ok().and_then(|text| text.parse().ok())
     {

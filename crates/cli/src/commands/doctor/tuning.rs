@@ -85,15 +85,23 @@ fn living() -> anyhow::Result<Judged> {
 fn print(path: &Judged, advice: &[Advice]) {
     let plan = &path.plan;
     println!("path     {} x {}, {}", plan.path.rate, plan.path.rtt, path.from);
-    println!(
-        "         a pipe of {}; both hosts must allow a window of {}\n",
-        words::size(plan.window.pipe_bytes),
-        words::size(plan.window.bytes)
-    );
+    println!("         a pipe of {}; {}\n", words::size(plan.window.pipe_bytes), windows(plan));
     if advice.is_empty() {
         println!("Nothing that was looked at costs this path anything.");
     }
     advice.iter().for_each(|one| print!("{}", text(one)));
+}
+
+/// What both hosts must allow.
+fn windows(plan: &PathPlan) -> String {
+    let host::Windows { each_bytes, flows } = host::windows(plan);
+    let window = words::size(each_bytes);
+    match flows {
+        1 => format!("both hosts must allow a window of {window}"),
+        _ => format!(
+            "it takes {flows} flows,\n         and both hosts must allow each the most there is, {window}"
+        ),
+    }
 }
 
 fn text(advice: &Advice) -> String {
@@ -121,7 +129,8 @@ fn document(path: &Judged, advice: &[Advice]) -> serde_json::Value {
             "rtt_ns": path.plan.path.rtt.0,
             "from": path.from,
             "pipe_bytes": path.plan.window.pipe_bytes,
-            "window_bytes": path.plan.window.bytes,
+            "window_bytes": host::windows(&path.plan).each_bytes,
+            "flows_min": host::windows(&path.plan).flows,
             "goodput_max_bps": path.plan.goodput_max_bps,
         },
         "advice": advice,

@@ -30,7 +30,8 @@ pub struct Check {
     /// Print the plan as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Load the congestion controls of ours that it names; they stay until unloaded or the next boot.
+    /// Load the congestion controls of ours that it names; they stay until unloaded or the next boot. One that is
+    /// loaded already keeps its tunables.
     #[arg(long)]
     load: bool,
 }
@@ -59,7 +60,7 @@ pub fn check(args: &Check) -> Outcome {
         .map(Algorithm::find)
         .collect::<Result<Vec<_>, _>>()?;
     for algorithm in ours.into_iter().filter(|_| args.load) {
-        cc::load(&longfat_cc::Tunables::from_settings(algorithm, &[] as &[String])?)?;
+        load(algorithm)?;
     }
     // The file may be another host's: that is told, and no fault of the file.
     for name in plan.ccs().into_iter().filter(|name| !Algorithm::is_our_name(name)) {
@@ -75,6 +76,19 @@ pub fn check(args: &Check) -> Outcome {
         explain(&plan)
     };
     Ok(output::write_out(&format!("{}\n", text.trim_end()))?)
+}
+
+/// Loads it; where somebody has loaded it already, as it is set there.
+fn load(algorithm: Algorithm) -> anyhow::Result<()> {
+    let (loading, tunables) = cc::load_as_set(algorithm)?;
+    if loading == cc::Loading::Replaced {
+        eprintln!(
+            "longfat: '{}' had been loaded by another build, and is replaced by this one's, set as before \
+             ({tunables}); open connections keep what they had",
+            algorithm.kernel_name()
+        );
+    }
+    Ok(())
 }
 
 pub fn clean(args: &Clean) -> Outcome {

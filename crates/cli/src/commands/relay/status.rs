@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Outcome {
             written => return Ok(output::unless_closed(written)?),
         }
         last = Some(status);
-        std::thread::sleep(Duration::from(args.every));
+        stop::wait(Duration::from(args.every), &stop);
         if stop.load(Ordering::Acquire) {
             return Ok(());
         }
