@@ -9,6 +9,7 @@ use crate::{
     capture::{Damage, InterfaceStatistics, reader::CaptureError},
     clock::{Clock, ClockStep, Leap, STEP_NS},
     decode::{Decoded, Unfollowed},
+    merge::{Merge, Turn},
     report::FlowReport,
     segment::Segment,
     segments::Segments,
@@ -22,6 +23,8 @@ pub const SORTED: usize = 128;
 pub const LATE_NS: i64 = 10_000_000;
 /// Segments read before some are handed on: few enough to be in the nearest cache then.
 const PENDING: usize = 2 * SORTED;
+/// Packets between words of the progress.
+const TOLD_PACKETS: u64 = 1 << 16;
 /// Segments between looks for flows that are over, and the time of the capture that must have passed too.
 const SWEEP_SEGMENTS: u64 = 65_536;
 const SWEEP_NS: i64 = 10_000_000_000;
@@ -133,22 +136,17 @@ pub struct Analysis {
     pub flows: Vec<FlowReport>,
 }
 
-/// Reads captures as if they were one, in the order of their first packets.
+/// Reads captures as if they were one, in the order of their packets' times.
 pub fn analyze<C: Segments>(
     mut captures: Vec<C>,
     settings: Settings,
     progress: impl FnMut(u64),
 ) -> Result<Analysis, CaptureError> {
-    let mut first = Vec::new();
-    for (index, capture) in captures.iter_mut().enumerate() {
-        first.push((capture.first_time_ns()?.unwrap_or(i64::MAX), index));
-    }
-    first.sort_unstable();
-    let epoch_ns = first.first().map(|(time, _)| *time).filter(|time| *time != i64::MAX).unwrap_or(0);
-    let order: Vec<usize> = first.into_iter().map(|(_, index)| index).collect();
+    let firsts_ns: Vec<_> = captures.iter_mut().map(Segments::next_time_ns).collect::<Result<_, _>>()?;
+    let epoch_ns = firsts_ns.iter().flatten().min().copied().unwrap_or(0);
     let settings = Settings { epoch_ns, ..settings };
     let mut intake = Intake::new(FlowTable::new(settings), progress);
-    intake.read_all(&mut captures, &order)?;
+    intake.read_all(&mut captures, &firsts_ns)?;
     let (report, flows) = (intake.report, intake.flows.finish());
     Ok(conclude(report, flows, &settings))
 }
@@ -175,6 +173,13 @@ fn conclude(mut capture: CaptureReport, mut retired: Retired, settings: &Setting
     Analysis { schema_version: longfat_schema::SCHEMA_VERSION, capture, totals, flows: retired.reports }
 }
 
+/// Whether the next packet of a capture is later than this, or there is none.
+#[inline]
+fn is_over(capture: &mut impl Segments, until_ns: i64) -> Result<bool, CaptureError> {
+    // Without others nothing is; and the next packet need not be looked for.
+    Ok(until_ns < i64::MAX && capture.next_time_ns()?.is_none_or(|next_ns| next_ns > until_ns))
+}
+
 /// Where the `number`th segment from `first` on stands in the ring.
 #[inline]
 fn place(first: usize, number: usize) -> usize {
@@ -192,7 +197,11 @@ struct Intake<P> {
     filled: usize,
     unsorted: bool,
     newest_ns: i64,
+    /// Time of the packet before.
+    last_ns: i64,
     clock: Clock,
+    /// By how much the clock turned out to have been set forward in this turn.
+    earlier_ns: i64,
     /// A time later than the one before by this, or earlier, is looked at.
     patience_ns: u64,
     /// Least, and greatest before the time went back.
@@ -213,7 +222,9 @@ impl<P: FnMut(u64)> Intake<P> {
             filled: 0,
             unsorted: false,
             newest_ns: i64::MIN,
+            last_ns: i64::MAX,
             clock: Clock::default(),
+            earlier_ns: 0,
             patience_ns: STEP_NS as u64,
             span_ns: (i64::MAX, i64::MIN),
             handed_on: 0,
@@ -222,15 +233,23 @@ impl<P: FnMut(u64)> Intake<P> {
         }
     }
 
-    fn read_all<C: Segments>(&mut self, captures: &mut [C], order: &[usize]) -> Result<(), CaptureError> {
-        for index in order {
-            let capture = &mut captures[*index];
-            self.read(capture)?;
-            self.report.bytes += capture.offset();
-            self.report.damage_count += capture.damage_count();
-            self.report.damages.extend_from_slice(capture.damages());
-            self.report.interfaces.extend(capture.statistics());
+    fn read_all<C: Segments>(
+        &mut self,
+        captures: &mut [C],
+        firsts_ns: &[Option<i64>],
+    ) -> Result<(), CaptureError> {
+        let mut merge = Merge::new(firsts_ns);
+        while let Some(turn) = merge.take() {
+            let capture = &mut captures[turn.capture];
+            self.read_turn(capture, turn)?;
+            merge.put_back(turn, capture.next_time_ns()?, self.clock.offset_ns(), self.earlier_ns);
+            if self.report.packets % TOLD_PACKETS == 1 {
+                (self.progress)(captures.iter().map(Segments::offset).sum());
+            }
         }
+        let mut order: Vec<usize> = (0..captures.len()).collect();
+        order.sort_by_key(|number| firsts_ns[*number].unwrap_or(i64::MAX));
+        order.into_iter().for_each(|number| self.conclude(&captures[number]));
         self.hand_on(self.filled);
         let (least, most) = self.span_ns;
         self.others.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
@@ -244,16 +263,46 @@ impl<P: FnMut(u64)> Intake<P> {
         Ok(())
     }
 
-    fn read<C: Segments>(&mut self, capture: &mut C) -> Result<(), CaptureError> {
-        let before = self.report.bytes;
+    /// What is told of a capture that was read.
+    fn conclude(&mut self, capture: &impl Segments) {
+        self.report.bytes += capture.offset();
+        self.report.damage_count += capture.damage_count();
+        self.report.damages.extend_from_slice(capture.damages());
+        self.report.interfaces.extend(capture.statistics());
+    }
+
+    /// Reads on in a capture while its turn lasts.
+    fn read_turn<C: Segments>(&mut self, capture: &mut C, turn: Turn) -> Result<(), CaptureError> {
+        if turn.offset_ns != self.clock.offset_ns() {
+            self.clock.resume(turn.offset_ns);
+            self.tell_clock();
+        }
         // Above every time until there is one.
-        let mut last_ns = i64::MAX;
+        let last_ns = if turn.is_first { i64::MAX } else { self.last_ns };
+        self.earlier_ns = 0;
+        self.last_ns = self.read(capture, turn, last_ns)?;
+        if self.last_ns < i64::MAX {
+            self.span_ns.1 = self.span_ns.1.max(self.last_ns);
+        }
+        Ok(())
+    }
+
+    /// Reads until the turn is over, which it also is when the clock was set or something is to be told; gives back the
+    /// time of the last packet. `last_ns`: of the one before.
+    fn read<C: Segments>(
+        &mut self,
+        capture: &mut C,
+        turn: Turn,
+        mut last_ns: i64,
+    ) -> Result<i64, CaptureError> {
+        let mut until_ns = turn.until_ns;
         loop {
             let index = self.report.packets;
             // There is always room: what fills it is handed on at once.
             let into = &mut self.pending[place(self.first, self.filled)];
-            let (file_ns, decoded) = match capture.next_usual(index, into) {
+            let (file_ns, decoded) = match capture.next_usual(index, until_ns, into) {
                 Some(file_ns) => (file_ns, Decoded::Tcp),
+                None if is_over(capture, until_ns)? => break,
                 None => match capture.next_segment(index, into)? {
                     Some(found) => found,
                     None => break,
@@ -264,6 +313,9 @@ impl<P: FnMut(u64)> Intake<P> {
             // What is earlier is very much later, without a sign.
             if time_ns.wrapping_sub(last_ns) as u64 >= self.patience_ns {
                 time_ns = self.on_leap(index, last_ns, file_ns, decoded);
+                if self.is_set(turn) {
+                    until_ns = i64::MIN;
+                }
             }
             last_ns = time_ns;
             if time_ns != file_ns {
@@ -273,14 +325,16 @@ impl<P: FnMut(u64)> Intake<P> {
                 Decoded::Tcp => self.on_segment(time_ns),
                 other => self.on_other_packet(other),
             }
-            if index.is_multiple_of(1 << 16) {
-                (self.progress)(before + capture.offset());
+            if index.is_multiple_of(TOLD_PACKETS) {
+                break;
             }
         }
-        if last_ns < i64::MAX {
-            self.span_ns.1 = self.span_ns.1.max(last_ns);
-        }
-        Ok(())
+        Ok(last_ns)
+    }
+
+    /// Whether the clock was found to have been set in this turn.
+    fn is_set(&self, turn: Turn) -> bool {
+        self.clock.offset_ns() != turn.offset_ns || self.earlier_ns > 0
     }
 
     /// A packet's time is before that of the one before, or long behind it, or it is the first of its capture. Gives
@@ -319,6 +373,7 @@ impl<P: FnMut(u64)> Intake<P> {
                 self.newest_ns = i64::MIN;
             }
             Leap::Earlier(by_ns) => {
+                self.earlier_ns = self.earlier_ns.saturating_add(by_ns);
                 let held = (0..self.filled).map(|number| place(self.first, number));
                 held.for_each(|at| self.pending[at].time_ns -= by_ns);
                 self.newest_ns = self.newest_ns.saturating_sub(by_ns);
@@ -327,10 +382,15 @@ impl<P: FnMut(u64)> Intake<P> {
         if leap != Leap::Behind {
             self.flows.forget_times();
         }
+        self.tell_clock();
+        if let Leap::Earlier(by_ns) = leap { by_ns } else { 0 }
+    }
+
+    /// Tells the flows whose times come now, where there are several clocks.
+    fn tell_clock(&mut self) {
         if self.clock.returns > 0 {
             self.flows.set_clock(self.clock.offset_ns());
         }
-        if let Leap::Earlier(by_ns) = leap { by_ns } else { 0 }
     }
 
     /// Notes a time that is before the last one, or is the first of a capture.

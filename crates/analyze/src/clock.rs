@@ -6,7 +6,7 @@
 //! ([`Passed`]). Captures of several interfaces may have several clocks: what fits one that was known before is of that
 //! one.
 
-use crate::{segment::FlowKey, words::duration};
+use crate::{capture::LATEST_NS, segment::FlowKey, words::duration};
 use serde::Serialize;
 use std::fmt;
 
@@ -45,8 +45,12 @@ impl fmt::Display for ClockStep {
 pub enum Passed {
     /// The end's own timestamps (RFC 7323) say this much less, nanoseconds, than the capture's clock.
     LessForEnd(FlowKey, u8, i64),
-    /// Data was acknowledged that would have been sent again long before, had so much more, nanoseconds, passed.
+    /// A part of what was outstanding was acknowledged, whose rest would have been sent again long before, had so much
+    /// more, nanoseconds, passed.
     Less(i64),
+    /// All that was outstanding in this flow was, by a packet that had nothing else to say: one flow alone may be
+    /// silent behind an acknowledgement that the capture lacks.
+    LessForFlow(FlowKey, i64),
     /// As much as the clock says.
     All,
 }
@@ -71,7 +75,28 @@ struct Silence {
     after_ns: i64,
     packet: u64,
     seen: u32,
-    witness: Option<(FlowKey, u8, i64)>,
+    /// The first end, and the first flow, by which less time has passed.
+    end: Option<(FlowKey, u8, i64)>,
+    flow: Option<(FlowKey, i64)>,
+}
+
+impl Silence {
+    /// By how much less time has passed, once there are enough witnesses. A host that slept has timestamps that did not
+    /// go on: both ends do not sleep.
+    fn less_ns(&mut self, passed: Passed) -> Option<i64> {
+        match passed {
+            Passed::All => None,
+            Passed::Less(by_ns) => Some(by_ns),
+            Passed::LessForEnd(key, end, by_ns) => {
+                let (first, first_end, first_ns) = *self.end.get_or_insert((key, end, by_ns));
+                (key == first && end != first_end).then_some(by_ns.min(first_ns))
+            }
+            Passed::LessForFlow(key, by_ns) => {
+                let (first, first_ns) = *self.flow.get_or_insert((key, by_ns));
+                (key != first).then_some(by_ns.min(first_ns))
+            }
+        }
+    }
 }
 
 /// The clock of a capture.
@@ -97,12 +122,20 @@ impl Clock {
     #[inline]
     pub fn time(&self, file_ns: i64) -> i64 {
         // Most clocks are never set.
-        if self.offset_ns == 0 { file_ns } else { file_ns.saturating_add(self.offset_ns) }
+        if self.offset_ns == 0 { file_ns } else { file_ns.saturating_add(self.offset_ns).clamp(0, LATEST_NS) }
     }
 
     /// What is added to the file's times now; tells clocks apart.
     pub fn offset_ns(&self) -> i64 {
         self.offset_ns
+    }
+
+    /// Goes on with a capture by whose clock this is added to the times.
+    pub fn resume(&mut self, offset_ns: i64) {
+        if offset_ns != self.offset_ns {
+            self.others.retain(|other| *other != self.offset_ns && *other != offset_ns);
+            self.set(offset_ns);
+        }
     }
 
     /// A time that is later than the one before by less is no leap.
@@ -138,7 +171,7 @@ impl Clock {
                 return Leap::Behind;
             }
             let (before_ns, after_ns) = (newest_ns, time_ns);
-            self.silence = Some(Silence { before_ns, after_ns, packet, seen: 0, witness: None });
+            self.silence = Some(Silence { before_ns, after_ns, packet, seen: 0, end: None, flow: None });
             self.newest_ns = Some(time_ns);
             return Leap::Behind;
         }
@@ -173,26 +206,9 @@ impl Clock {
         let Some(silence) = &mut self.silence else { return Leap::None };
         silence.seen += 1;
         let is_enough = silence.seen >= WITNESSES || time_ns > silence.after_ns.saturating_add(STEP_NS);
-        let less_ns = match (passed, silence.witness) {
-            (Some(Passed::All), _) => {
-                self.silence = None;
-                return Leap::None;
-            }
-            (Some(Passed::Less(by_ns)), _) => Some(by_ns),
-            // A host that slept has timestamps that did not go on: both ends do not sleep.
-            (Some(Passed::LessForEnd(key, end, by_ns)), Some((other, other_end, other_ns)))
-                if key == other && end != other_end =>
-            {
-                Some(by_ns.min(other_ns))
-            }
-            (Some(Passed::LessForEnd(key, end, by_ns)), None) => {
-                silence.witness = Some((key, end, by_ns));
-                None
-            }
-            _ => None,
-        };
+        let less_ns = passed.and_then(|passed| silence.less_ns(passed));
         let silence = *silence;
-        if less_ns.is_some() || is_enough {
+        if less_ns.is_some() || is_enough || passed == Some(Passed::All) {
             self.silence = None;
         }
         let Some(less_ns) = less_ns else { return Leap::None };
@@ -305,6 +321,9 @@ mod tests {
         let step = Some(Leap::Earlier(HOUR_NS - 10));
         assert_eq!(behind_silence(&[less(0), None, less(1)]), (step, 1));
         assert_eq!(behind_silence(&[Some(Passed::Less(HOUR_NS - 10))]), (step, 1));
+        let flow = |port| Some(Passed::LessForFlow(FlowKey::of((1, port), (2, 2)).0, HOUR_NS - 10));
+        assert_eq!(behind_silence(&[flow(1), None, flow(1)]), (None, 0), "one acknowledgement is missing");
+        assert_eq!(behind_silence(&[flow(1), less(0), flow(3)]), (step, 1));
         let far = [&[None; WITNESSES as usize][..], &[Some(Passed::Less(HOUR_NS))]].concat();
         assert_eq!(behind_silence(&far), (None, 0), "too late");
     }

@@ -20,6 +20,8 @@ const MAX_LAYERS: usize = 16;
 const ETHERNET: u16 = 0x6558;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
+/// IP protocol of an authentication header.
+const AUTHENTICATION: u8 = 51;
 
 /// What a packet is. What there is more to say stands in a [`Segment`]: this is small, as there are millions.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,6 +79,23 @@ struct Ip<'a> {
     ttl: u8,
     ecn: u8,
     id: u16,
+}
+
+impl<'a> Ip<'a> {
+    /// Length of the authentication header that the payload begins with (RFC 4302, 2.2).
+    fn authentication_bytes(&self) -> Result<usize, Unfollowed> {
+        Ok(8 + 4 * usize::from(*self.payload.get(1).ok_or(Unfollowed::Truncated)?))
+    }
+
+    /// What stands behind a header of this length, whose first octet names it.
+    fn behind(self, length: usize) -> Result<Ip<'a>, Unfollowed> {
+        Ok(Ip {
+            protocol: *self.payload.first().ok_or(Unfollowed::Truncated)?,
+            payload: self.payload.get(length..).ok_or(Unfollowed::Truncated)?,
+            payload_bytes: self.payload_bytes.checked_sub(length).ok_or(Unfollowed::Malformed)?,
+            ..self
+        })
+    }
 }
 
 /// Reads the headers of a packet. A TCP segment is written to `into`, all of it but the SACK blocks that it does not
@@ -142,7 +161,7 @@ fn layered(kind: LinkType, frame: &[u8], frame_on_wire: usize, into: &mut Segmen
     for _ in 0..MAX_LAYERS {
         let on_wire = frame_on_wire - (frame.len() - data.len());
         let ip = match kind {
-            IPV4 => ipv4(data, on_wire),
+            IPV4 => ipv4(data, on_wire).and_then(authenticated),
             IPV6 => ipv6(data, on_wire),
             ETHERNET => match ethernet(data) {
                 Ok(inner) => {
@@ -286,6 +305,18 @@ fn ipv6(data: &[u8], on_wire: usize) -> Result<Ip<'_>, Unfollowed> {
     extensions(ip)
 }
 
+/// Passes over IPv4's authentication headers (RFC 4302).
+fn authenticated(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
+    for _ in 0..MAX_LAYERS {
+        if ip.protocol != AUTHENTICATION {
+            return Ok(ip);
+        }
+        let length = ip.authentication_bytes()?;
+        ip = ip.behind(length)?;
+    }
+    Err(Unfollowed::Malformed)
+}
+
 /// Passes over IPv6's extension headers.
 fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
     for _ in 0..MAX_LAYERS {
@@ -293,7 +324,7 @@ fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
             0 | 43 | 60 | 135 | 139 | 140 => {
                 8 + 8 * usize::from(*ip.payload.get(1).ok_or(Unfollowed::Truncated)?)
             }
-            51 => 8 + 4 * usize::from(*ip.payload.get(1).ok_or(Unfollowed::Truncated)?),
+            AUTHENTICATION => ip.authentication_bytes()?,
             44 => {
                 let fragment = be16(ip.payload, 2).ok_or(Unfollowed::Truncated)?;
                 if fragment & 0xfff8 != 0 {
@@ -307,9 +338,7 @@ fn extensions(mut ip: Ip<'_>) -> Result<Ip<'_>, Unfollowed> {
         };
         // The destination may be another one at the end.
         ip.is_checkable &= ip.protocol != 43;
-        ip.protocol = *ip.payload.first().ok_or(Unfollowed::Truncated)?;
-        ip.payload = ip.payload.get(length..).ok_or(Unfollowed::Truncated)?;
-        ip.payload_bytes = ip.payload_bytes.checked_sub(length).ok_or(Unfollowed::Malformed)?;
+        ip = ip.behind(length)?;
     }
     Err(Unfollowed::Malformed)
 }
@@ -324,7 +353,10 @@ fn too_big(ip: &Ip<'_>, into: &mut Segment) -> Decoded {
     };
     let quoted = ip.payload.get(8..).unwrap_or_default();
     let (mtu_bytes, quoted) = match (ip.protocol, kind, code) {
-        (1, 3, 4) => (be16(ip.payload, 6).map_or(0, u32::from), ipv4(quoted, quoted.len())),
+        (1, 3, 4) => {
+            let quoted = ipv4(quoted, quoted.len()).and_then(authenticated);
+            (be16(ip.payload, 6).map_or(0, u32::from), quoted)
+        }
         (58, 2, _) => (be32(ip.payload, 4).unwrap_or(0), ipv6(quoted, quoted.len())),
         _ => return other,
     };

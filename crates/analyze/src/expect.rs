@@ -174,9 +174,7 @@ impl Figure {
             Figure::RttMedian => rtt.map(|rtt| rtt.median_us / 1e6),
             Figure::RttP95 => rtt.map(|rtt| rtt.p95_us / 1e6),
             Figure::Damage => Some(analysis.capture.damage_count as f64),
-            Figure::LostByCapture => {
-                Some(analysis.capture.interfaces.iter().filter_map(|i| i.dropped).sum::<u64>() as f64)
-            }
+            Figure::LostByCapture => lost_by_capture(analysis).map(|packets| packets as f64),
             Figure::Flows => Some(analysis.totals.flows as f64),
             Figure::Findings(kind) => Some(count(analysis, kind)),
         }
@@ -190,6 +188,12 @@ impl Figure {
             _ => format!("{value}"),
         }
     }
+}
+
+/// Sum over the interfaces that tell; many captures have none.
+fn lost_by_capture(analysis: &Analysis) -> Option<u64> {
+    let told = analysis.capture.interfaces.iter().filter_map(|interface| interface.dropped);
+    told.reduce(u64::saturating_add)
 }
 
 fn count(analysis: &Analysis, kind: &str) -> f64 {

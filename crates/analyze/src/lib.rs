@@ -9,7 +9,8 @@
 //! - [`findings`]: what the figures mean, with evidence.
 //! - [`mod@report`]: what is said of a flow.
 //! - [`table`]: from segments to flows, in memory bounded by the flows that are live.
-//! - [`analysis`]: all of it, over several files.
+//! - [`merge`]: several captures as one.
+//! - [`analysis`]: all of it.
 //! - [`matching`]: two captures of the same traffic at two places.
 //! - [`expect`]: expectations of it.
 //! - [`contradictions`]: what no analysis may say, for tests.
@@ -30,6 +31,7 @@ pub mod files;
 pub mod findings;
 pub mod flow;
 pub mod matching;
+pub mod merge;
 pub mod report;
 pub mod segment;
 pub mod segments;

@@ -25,6 +25,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 const EXPECTED_NS: i64 = 30_000_000_000;
 /// Packets that wait for the other place at most: captures of different traffic have no match at all.
 const MOST_WAITING: usize = if cfg!(test) { 1 << 12 } else { 1 << 20 };
+/// Packets by which one capture may begin before the other, while nothing was matched yet.
+const MOST_UNMATCHED: usize = if cfg!(test) { 1 << 10 } else { 1 << 18 };
 /// Matched packets that may be remembered before they are cleared away.
 const SLACK: usize = 4096;
 /// Delays that are kept of one direction.
@@ -172,14 +174,14 @@ impl Place {
         (*first, *last) = ((*first).min(time_ns), (*last).max(time_ns));
     }
 
-    /// What waited for longer than this, or everything at the end: packets that only this place has, while both
-    /// captured.
-    fn give_up(&mut self, most_ns: Option<i64>) -> Vec<Identity> {
+    /// What waited for longer than this, or is more than so many, or everything at the end: packets that only this
+    /// place has, while both captured.
+    fn give_up(&mut self, most_ns: Option<i64>, most_packets: usize) -> Vec<Identity> {
         let mut alone = Vec::new();
         while let Some((stamp, identity)) = self.order.front().copied() {
             if self.waiting.get(&identity).is_some_and(|stamps| stamps.front() == Some(&stamp)) {
                 let late = most_ns.is_none_or(|most| self.newest_ns.saturating_sub(stamp.time_ns) > most);
-                if !late && self.waiting_packets <= MOST_WAITING {
+                if !late && self.waiting_packets <= most_packets {
                     break;
                 }
                 self.take(&identity);
@@ -412,7 +414,7 @@ struct Matcher {
 }
 
 impl Matcher {
-    /// The place to read next: the one that is behind by its clock, once the difference of the clocks is roughly known;
+    /// The place to read next: the one that is behind by its clock, as far as the difference of the clocks is known;
     /// while a clock is in doubt, each in turn.
     fn next_place(&mut self) -> Option<usize> {
         self.end_doubts();
@@ -424,7 +426,7 @@ impl Matcher {
                 if is_far[0] == is_far[1] { read[1] < read[0] } else { is_far[0] }
             }
             (None, Some(offset_ns)) => places[1].newest_ns.saturating_sub(offset_ns) < places[0].newest_ns,
-            (None, None) => places[1].packets < places[0].packets,
+            (None, None) => self.is_second_sought(),
         };
         match [places[0].is_over, places[1].is_over] {
             [true, true] => None,
@@ -434,7 +436,17 @@ impl Matcher {
         }
     }
 
-    /// A silence that nothing has shown to be a step for so long is none.
+    /// Whether the second place is to be read while nothing was matched yet. The place that is behind is, as if the
+    /// clocks agreed: it may have begun long before. They may not, so the beginning of the other is read, too, and
+    /// waits.
+    fn is_second_sought(&self) -> bool {
+        let ahead = usize::from(self.places[1].newest_ns > self.places[0].newest_ns);
+        let (place, behind) = (&self.places[ahead], &self.places[1 - ahead]);
+        let has_more = place.packets < behind.packets && place.waiting_packets < MOST_UNMATCHED;
+        (ahead == 1) == has_more
+    }
+
+    /// A silence that nothing has shown to be a step for so long is none. Before any match nothing can.
     fn end_doubts(&mut self) {
         if self.places.iter().all(|place| place.clock.in_doubt_from_ns().is_none()) {
             self.doubted_since = None;
@@ -442,7 +454,8 @@ impl Matcher {
         }
         let packets = self.places.each_ref().map(|place| place.packets);
         let since = *self.doubted_since.get_or_insert(packets);
-        if packets.iter().sum::<u64>() - since.iter().sum::<u64>() > MOST_DOUBTED {
+        let doubted = packets.iter().sum::<u64>() - since.iter().sum::<u64>();
+        if doubted > MOST_DOUBTED || self.offset_ns.is_none() {
             for place in &mut self.places {
                 place.witness(Some(Passed::All), place.newest_ns);
             }
@@ -496,7 +509,12 @@ impl Matcher {
         if !is_in_doubt {
             self.settle();
         }
-        self.give_up(at, Some(if is_in_doubt { i64::MAX } else { EXPECTED_NS }));
+        let (most_ns, most_packets) = match self.offset_ns {
+            None => (i64::MAX, MOST_UNMATCHED),
+            Some(_) if is_in_doubt => (i64::MAX, MOST_WAITING),
+            Some(_) => (EXPECTED_NS, MOST_WAITING),
+        };
+        self.give_up(at, Some(most_ns), most_packets);
     }
 
     /// Whether a packet of both places shows that a silence of one was a step of its clock, or none.
@@ -518,9 +536,9 @@ impl Matcher {
         }
     }
 
-    /// Gives up what waited for longer than this, or all.
-    fn give_up(&mut self, at: usize, most_ns: Option<i64>) {
-        for identity in self.places[at].give_up(most_ns) {
+    /// Gives up what waited for longer than this, or is more than so many, or all.
+    fn give_up(&mut self, at: usize, most_ns: Option<i64>, most_packets: usize) {
+        for identity in self.places[at].give_up(most_ns, most_packets) {
             // A flow of which nothing was matched is none that both places have.
             if let Some(halves) = self.flows.get_mut(&identity.key) {
                 let half = &mut halves[usize::from(identity.end)];
@@ -532,7 +550,7 @@ impl Matcher {
 
     fn finish(mut self) -> Matching {
         self.settle();
-        (0..2).for_each(|at| self.give_up(at, None));
+        (0..2).for_each(|at| self.give_up(at, None, 0));
         let matched = |halves: &[Half; 2]| halves.iter().map(Half::matched).sum::<u64>();
         let mut ranked: Vec<_> = self.flows.iter().collect();
         ranked.sort_by_key(|(key, halves)| (std::cmp::Reverse(matched(halves)), **key));
@@ -690,7 +708,7 @@ mod tests {
     struct Made(std::vec::IntoIter<(i64, u32)>);
 
     impl Segments for Made {
-        fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+        fn next_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
             Ok(self.0.as_slice().first().map(|(time_ns, _)| *time_ns))
         }
 
@@ -761,7 +779,7 @@ mod tests {
             let stamp = at(place.newest_ns);
             place.wait(identity(number), stamp);
             assert_eq!(place.take(&identity(number)), Some(stamp));
-            assert_eq!(place.give_up(Some(EXPECTED_NS)), []);
+            assert_eq!(place.give_up(Some(EXPECTED_NS), MOST_WAITING), []);
         }
         assert!(place.order.len() <= SLACK + 2, "{}", place.order.len());
         assert_eq!(place.take(&identity(0)), Some(at(0)));

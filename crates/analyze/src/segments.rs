@@ -12,11 +12,11 @@ use std::io::Read;
 
 /// A capture, whatever its form.
 pub trait Segments {
-    /// Time of the first packet, without taking it.
+    /// Time of the next packet, without taking it.
     ///
     /// # Errors
     /// When it cannot be read.
-    fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError>;
+    fn next_time_ns(&mut self) -> Result<Option<i64>, CaptureError>;
 
     /// The next packet: its time, and what it is; none at the end. A TCP segment is written to `into` and numbered
     /// `index`.
@@ -29,11 +29,11 @@ pub trait Segments {
         into: &mut Segment,
     ) -> Result<Option<(i64, Decoded)>, CaptureError>;
 
-    /// The time of the next packet, if it is one of TCP as nearly all are, and quickly read; it is taken then. What is
-    /// not, [`Segments::next_segment`] takes.
+    /// The time of the next packet, if it is one of TCP as nearly all are, quickly read, and no later than `until_ns`;
+    /// it is taken then. What is not, [`Segments::next_segment`] takes.
     #[inline(always)]
-    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
-        let _ = (index, into);
+    fn next_usual(&mut self, index: u64, until_ns: i64, into: &mut Segment) -> Option<i64> {
+        let _ = (index, until_ns, into);
         None
     }
 
@@ -51,8 +51,8 @@ pub trait Segments {
 }
 
 impl<R: Read> Segments for CaptureReader<R> {
-    fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
-        CaptureReader::first_time_ns(self)
+    fn next_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+        CaptureReader::next_time_ns(self)
     }
 
     fn next_segment(
@@ -65,9 +65,12 @@ impl<R: Read> Segments for CaptureReader<R> {
     }
 
     #[inline(always)]
-    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
+    fn next_usual(&mut self, index: u64, until_ns: i64, into: &mut Segment) -> Option<i64> {
         let (packet, consumed) = self.usual()?;
         let time_ns = packet.time_ns;
+        if time_ns > until_ns {
+            return None;
+        }
         usual(packet.link, packet.data, into)?;
         (into.time_ns, into.index) = (time_ns, index);
         self.take(consumed);

@@ -1,13 +1,17 @@
 //! Figures that were wrong about captures of others, each with a capture that showed it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+#[path = "figures/copies.rs"]
+mod copies;
+#[path = "figures/several.rs"]
+mod several;
 mod support;
 
 use longfat_analyze::{
     contradictions::contradictions,
     findings::Kind,
     flow::known::Missing,
-    report::{DirectionReport, FlowReport},
+    report::{DirectionReport, Ending, FlowReport},
 };
 use proptest::prelude::*;
 use std::fmt::Write as _;
@@ -530,6 +534,101 @@ fn a_second_answer_to_the_syn_with_another_number_moves_nothing() {
     assert_eq!(flow.handshake.sack, Some(true));
     assert_eq!((flow.directions[0].counts.unseen_bytes, flow.directions[1].counts.foreign_packets), (0, 1));
     assert!((flow.directions[0].segments_per_ack.unwrap() - 1.0).abs() < 0.1);
+}
+
+/// Fifty packets and their acknowledgements, a reset of the server, twelve seconds of silence, and what comes then.
+fn behind_a_reset(reset: &str, then: &str) -> Vec<FlowReport> {
+    let mut text = format!("{OPENING}\n");
+    for n in 0..50u32 {
+        let _ = writeln!(text, "+1 > A seq {} len 1000\n+20 < A ack {} win 14480", n * 1000, (n + 1) * 1000);
+    }
+    let _ = writeln!(text, "+1 < R {reset} ttl 33\n{then}");
+    for n in 50..60u32 {
+        let wait = if n == 50 { 12_000 } else { 1 };
+        let _ =
+            writeln!(text, "+{wait} > A seq {} len 1000\n+20 < A ack {} win 14480", n * 1000, (n + 1) * 1000);
+    }
+    script(&text).analyze().flows
+}
+
+#[test]
+fn a_reset_outside_any_window_ends_nothing() {
+    let flows = behind_a_reset("seq 90000000", "");
+    assert_eq!((flows.len(), flows[0].ending), (1, Ending::Open));
+    let [client, server] = &flows[0].directions;
+    assert_eq!((client.counts.unique_bytes, server.counts.foreign_packets), (60_000, 1));
+    assert!(flows[0].findings.iter().any(|finding| finding.kind == Kind::InjectedReset), "which is told");
+    let flows = behind_a_reset("seq 0", "");
+    assert_eq!((flows.len(), flows[0].ending), (2, Ending::ResetByServer), "within the window");
+}
+
+#[test]
+fn an_end_that_goes_on_behind_its_reset_did_not_send_it() {
+    let flows = behind_a_reset("seq 0", "+30 < A ack 50000 win 14480");
+    assert_eq!((flows.len(), flows[0].ending), (1, Ending::Open));
+    let late = behind_a_reset("seq 0", "+0.01 < A ack 50000 win 14480");
+    assert_eq!((late.len(), late[0].ending), (2, Ending::ResetByServer), "recorded behind it");
+    let answered = behind_a_reset("seq 0", "+30 < A ack 50000 win 14480\n+0.1 > R seq 50000");
+    assert_eq!((answered.len(), answered[0].ending), (2, Ending::ResetByClient), "which took it");
+}
+
+/// What a server sends over connections with the same ports: answers, each with its number; data, and an end or none.
+fn answers(numbers: &[u32], data: u32, finished: bool, wait_ms: u32) -> Vec<FlowReport> {
+    let mut trace = Trace::default();
+    for (n, number) in numbers.iter().enumerate() {
+        let wait_ms = if n == 0 { 0 } else { wait_ms };
+        let mut text = format!("+{wait_ms} < SA win 65535 mss 1460 ws 7\n");
+        (0..data).for_each(|n| text += &format!("+1 < A seq {} ack 100 len 1000 win 500\n", n * 1000));
+        if finished {
+            let _ = writeln!(text, "+1 < FA seq {} ack 100 win 500", data * 1000);
+        }
+        let before = trace.packets.len();
+        trace.script(&text);
+        trace.packets[before..].iter_mut().for_each(|(_, tcp)| tcp.seq = tcp.seq.wrapping_add(*number));
+    }
+    trace.analyze().flows
+}
+
+#[test]
+fn connections_of_which_the_servers_direction_alone_was_captured_are_told_apart_by_its_answers() {
+    let told = |flows: Vec<FlowReport>| {
+        let bytes = flows.iter().map(|flow| flow.directions[1].counts.unique_bytes).collect::<Vec<_>>();
+        let lost: u64 = flows.iter().map(|flow| flow.directions[1].counts.unseen_bytes).sum();
+        (bytes, lost)
+    };
+    let numbers = [5_000, 900_000_000, 3_000_000_000];
+    for finished in [true, false] {
+        assert_eq!(told(answers(&numbers, 20, finished, 3000)), (vec![20_000; 3], 0), "{finished}");
+    }
+    assert_eq!(told(answers(&numbers, 20, true, 1)), (vec![20_000; 3], 0), "soon behind the end");
+    assert_eq!(answers(&numbers, 0, false, 3000).len(), 3, "nothing came of them");
+    let flows = answers(&numbers, 0, false, 1);
+    assert_eq!((flows.len(), flows[0].directions[1].counts.foreign_packets), (1, 2), "sent at once");
+    assert_eq!(answers(&[5_000; 3], 0, false, 1000).len(), 1, "sent again");
+}
+
+#[test]
+fn an_answer_whose_syn_the_capture_lacks_opens_a_connection_where_the_one_before_is_over() {
+    let again = |end: &str| {
+        let mut trace = script(&format!("{OPENING}\n+1 > A len 1000\n+20 < A ack 1000 win 14480\n{end}"));
+        let before = trace.packets.len();
+        trace.script("+3000 < SA win 14480 mss 1460 ws 0\n+0.01 > A win 65535\n+1 > A len 500");
+        for (_, tcp) in &mut trace.packets[before..] {
+            let by = if tcp.from_client { &mut tcp.ack } else { &mut tcp.seq };
+            *by = by.wrapping_add(800_000_000);
+        }
+        trace.analyze().flows.len()
+    };
+    assert_eq!(again("+1 > FA seq 1000\n+20 < FA ack 1001 win 14480\n+0.01 > A seq 1001 ack 1\n"), 2);
+    assert_eq!(again("+1 < R seq 0\n"), 2);
+    assert_eq!(again(""), 1, "a stranger's");
+}
+
+#[test]
+fn an_end_without_payload_probes_with_none() {
+    let flow = script("0 > S win 65535 mss 1460\n+2000 > FA seq 0\n+2000 > FA seq 1").flow();
+    assert_eq!(flow.directions[0].counts.new_data_probes, 0);
+    assert_eq!(contradictions(&script("0 > S win 65535\n+2000 > FA seq 0").analyze()), Vec::<String>::new());
 }
 
 #[test]

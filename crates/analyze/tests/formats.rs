@@ -13,8 +13,9 @@ use longfat_analyze::{
     },
     contradictions::contradictions,
     decode::{Decoded, Protocol, Unfollowed, decode},
+    expect::Expect,
     files::source,
-    segment::{FlowKey, Segment, flag},
+    segment::{Checksum, FlowKey, Segment, flag},
 };
 use proptest::prelude::*;
 use std::io::Write as _;
@@ -161,6 +162,107 @@ fn damage_in_pcapng_is_passed_over_too() {
     let mut damaged = bytes.clone();
     damaged[at + 4] ^= 0x55;
     assert_eq!((read_all(&damaged).0.len(), read_all(&damaged).1), (19, 1));
+}
+
+/// A block of pcapng.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let length = (12 + body.len().next_multiple_of(4)) as u32;
+    let mut block = [&kind.to_le_bytes()[..], &length.to_le_bytes(), body].concat();
+    block.resize(length as usize - 4, 0);
+    [&block[..], &length.to_le_bytes()].concat()
+}
+
+/// A packet of an interface, `epb_dropcount` with it.
+fn packet_block(interface: u32, time: u64, dropped_before: Option<u64>) -> Vec<u8> {
+    let (frame, length) = Tcp::client(flag::ACK, 1, 1).payload(40).frame();
+    let time = [(time >> 32) as u32, time as u32];
+    let fields = [interface, time[0], time[1], frame.len() as u32, length as u32];
+    let mut body: Vec<u8> = fields.iter().flat_map(|field| field.to_le_bytes()).collect();
+    body.extend(&frame);
+    body.resize(body.len().next_multiple_of(4), 0);
+    if let Some(dropped) = dropped_before {
+        body.extend([4, 0, 8, 0]);
+        body.extend(dropped.to_le_bytes());
+    }
+    block(6, &body)
+}
+
+/// A section with interfaces of Ethernet, and what follows.
+fn section(interfaces: usize, blocks: &[Vec<u8>]) -> Vec<u8> {
+    let head = block(0x0a0d_0d0a, &[&0x1a2b_3c4du32.to_le_bytes()[..], &[1, 0, 0, 0], &[0xff; 8]].concat());
+    let interfaces = vec![block(1, &[1, 0, 0, 0, 0, 0, 0, 0]); interfaces];
+    [head, interfaces.concat(), blocks.concat()].concat()
+}
+
+/// Gives octets, and counts how often it is asked.
+struct Asked<'a>(&'a [u8], &'a std::cell::Cell<u64>);
+
+impl std::io::Read for Asked<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.1.set(self.1.get() + 1);
+        self.0.read(into)
+    }
+}
+
+#[test]
+fn many_damaged_records_cost_no_more_reading_than_whole_ones() {
+    let blocks = |interface: u32| (0..80_000).map(|n| packet_block(interface, n, None)).collect::<Vec<_>>();
+    let asked = |file: &[u8]| {
+        let times = std::cell::Cell::new(0);
+        let reader = CaptureReader::new(Asked(file, &times), "memory").unwrap();
+        let capture = analyze(vec![reader], Settings::default(), |_| {}).unwrap().capture;
+        (times.get(), capture.packets, capture.damage_count)
+    };
+    let (whole, packets, damages) = asked(&section(1, &blocks(0)));
+    assert_eq!((packets, damages), (80_000, 0));
+    let (damaged, packets, damages) = asked(&section(1, &blocks(1)));
+    assert_eq!((packets, damages), (0, 80_000));
+    assert!(damaged <= 2 * whole, "{damaged} readings, {whole} of what is whole");
+}
+
+#[test]
+fn what_the_capture_lost_is_told_once_or_not_at_all() {
+    let statistics =
+        |dropped: u64| block(5, &[&[0; 12][..], &[5, 0, 8, 0], &dropped.to_le_bytes(), &[0; 4]].concat());
+    let lost = |bytes: &[u8]| {
+        let analysis = analyze_bytes(bytes, Settings::default());
+        let dropped = analysis.capture.interfaces.iter().map(|one| one.dropped).collect::<Vec<_>>();
+        let is_met = |text: &str| text.parse::<Expect>().unwrap().judge(&analysis).met;
+        (dropped, is_met("lost_by_capture == 0"), is_met("lost_by_capture == 5"))
+    };
+    assert_eq!(lost(&pcap(3)), (vec![], false, false), "it cannot say");
+    let packets = |dropped: Option<u64>| vec![packet_block(0, 1, None), packet_block(0, 2, dropped)];
+    assert_eq!(lost(&section(1, &packets(None))), (vec![], false, false));
+    assert_eq!(lost(&section(1, &packets(Some(5)))), (vec![Some(5)], false, true));
+    assert_eq!(lost(&section(1, &packets(Some(0)))), (vec![Some(0)], true, false));
+    let both = [packets(Some(5)), vec![statistics(5)]].concat();
+    assert_eq!(lost(&section(1, &both)), (vec![Some(5)], false, true));
+    let elsewhere = [both, vec![packet_block(1, 3, Some(2)), packet_block(1, 4, Some(1))]].concat();
+    assert_eq!(lost(&section(2, &elsewhere)), (vec![Some(5), Some(3)], false, false));
+    assert_eq!(lost(&section(1, &[statistics(0)])), (vec![Some(0)], true, false));
+}
+
+#[test]
+fn no_time_and_no_length_make_sums_overflow() {
+    let times = [1, u64::MAX, 5, u64::MAX / 2, 0, u64::MAX / 1000, 7, u64::MAX / 1001];
+    let blocks: Vec<_> = times.iter().cycle().take(300).map(|time| packet_block(0, *time, None)).collect();
+    let analysis = analyze_bytes(&section(1, &blocks), Settings::default());
+    assert_eq!((analysis.capture.packets, contradictions(&analysis)), (300, vec![]));
+    // Without a length of its own, a packet is as long as the record says.
+    let packet = ipv6(6, &Tcp::client(flag::ACK, 5, 6).timestamps(1, 2).header(), 0);
+    let mut writer = PcapWriter::new(Vec::new(), LinkType(101), 96).unwrap();
+    (0..9).for_each(|n| writer.packet(TIME + n * 100_000_000, u32::MAX - n as u32, &packet).unwrap());
+    assert_eq!(analyze_bytes(&writer.into_inner(), Settings::default()).capture.tcp_packets, 9);
+}
+
+#[test]
+fn a_number_half_the_space_away_is_of_another_connection() {
+    let mut trace = Trace::default();
+    trace.handshake(20 * support::MS, true, Some(7));
+    trace.push(30 * support::MS, Tcp::client(flag::ACK, 0, 0).payload(10));
+    trace.push(50 * support::MS, Tcp::server(flag::ACK, 0, 10));
+    trace.push(400_000 * support::MS, Tcp::client(flag::ACK, 10, 1 << 31).payload(10));
+    assert_eq!(trace.analyze().totals.flows, 2);
 }
 
 #[test]
@@ -413,6 +515,32 @@ fn tunnels_of_providers_and_clouds_are_seen_through_at_any_depth() {
         let found = segment(101, &packet, packet.len() + 900);
         assert_eq!(found.map(|found| (found.sequence, found.payload_bytes)), Ok((5, 900)), "{packet:?}");
     }
+}
+
+#[test]
+fn behind_authentication_headers_of_either_ip_stands_tcp_and_its_checksum() {
+    let tcp = Tcp { sum: support::Sum::Right, ..Tcp::client(flag::ACK, 5, 6).payload(900) };
+    let (plain, _) = tcp.ipv4();
+    let header = |next: u8| [&[next, 4, 0, 0][..], &[0; 20]].concat();
+    let around = |headers: &[u8]| {
+        let mut packet = [&plain[..20], headers, &plain[20..]].concat();
+        packet[2..4].copy_from_slice(&((plain.len() + headers.len()) as u16).to_be_bytes());
+        packet[9] = 51;
+        packet
+    };
+    for packet in [around(&header(6)), around(&[header(51), header(6)].concat())] {
+        let found = segment(101, &packet, packet.len()).unwrap();
+        assert_eq!((found.sequence, found.payload_bytes, found.checksum), (5, 900, Checksum::Right));
+    }
+    let ipv6 = ipv6(51, &[header(6), tcp.header()].concat(), 24 + tcp.header().len() + 900);
+    assert_eq!(segment(101, &ipv6, ipv6.len() + 900).map(|found| found.payload_bytes), Ok(900));
+    let cut = around(&header(6));
+    assert_eq!(segment(101, &cut[..30], cut.len()), Err(Unfollowed::Truncated));
+    let mut other = around(&header(50));
+    assert_eq!(segment(101, &other, other.len()).unwrap_err().name(), "ESP (encrypted)");
+    // Headers that stand behind IPv6 alone are none behind IPv4.
+    other[9] = 60;
+    assert_eq!(segment(101, &other, other.len()), Err(Unfollowed::Other(Protocol::Ip(60))));
 }
 
 #[test]

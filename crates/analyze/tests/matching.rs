@@ -153,6 +153,49 @@ fn octets_that_were_packed_anew_are_not_called_lost_without_a_word() {
     assert!(matched(&[near, cut]).flows[0].repacked);
 }
 
+/// Three minutes of steady traffic at two places, 5 ms apart, each captured from and to its own second; every hundredth
+/// data packet is lost between. The second clock is ahead.
+fn steady(clock_s: i64, captured_s: &[std::ops::Range<i64>; 2]) -> [Trace; 2] {
+    let mut traces = [Trace::default(), Trace::default()];
+    for number in 0..9_000u32 {
+        let sent_ns = i64::from(number) * 20 * MS;
+        let data = Tcp::client(flag::ACK, 1 + number * 1000, 1).payload(1000).ip_id(number as u16 + 1);
+        let ack = Tcp::server(flag::ACK, 1, 1001 + number * 1000).ip_id(number as u16 + 1);
+        let is_lost = number % 100 == 99;
+        for (place, at_ns, tcp) in [
+            (0, sent_ns, Some(&data)),
+            (1, sent_ns + 5 * MS, Some(&data).filter(|_| !is_lost)),
+            (1, sent_ns + 6 * MS, Some(&ack)),
+            (0, sent_ns + 11 * MS, Some(&ack)),
+        ] {
+            let clock_ns = (10_000 + if place == 1 { clock_s } else { 0 }) * 1000 * MS;
+            let tcp = tcp.filter(|_| captured_s[place].contains(&(at_ns / (1000 * MS))));
+            tcp.into_iter().for_each(|tcp| traces[place].push(at_ns + clock_ns, tcp.clone()));
+        }
+    }
+    traces
+}
+
+#[test]
+fn captures_that_begin_or_end_far_apart_are_matched_where_they_overlap_whatever_their_clocks_show() {
+    for (near_s, far_s, both_s) in [
+        (0..180, 40..180, 140),
+        (40..180, 0..180, 140),
+        (0..180, 100..120, 20),
+        (0..100, 60..180, 40),
+        (0..180, 0..180, 180),
+    ] {
+        for clock_s in [0, 2, -30, 3600, -3600] {
+            let found = matched(&steady(clock_s, &[near_s.clone(), far_s.clone()]));
+            let forth = &found.flows[0].directions[0];
+            let (matched, lost) = (forth.matched_packets, forth.lost_packets);
+            let told = format!("{near_s:?} {far_s:?} {clock_s}: {matched} matched, {lost} lost");
+            assert!(matched.abs_diff(both_s * 50 * 99 / 100) <= 2, "{told}");
+            assert!(lost.abs_diff(both_s / 2) <= 1 && forth.unseen_before_packets <= 1, "{told}");
+        }
+    }
+}
+
 #[test]
 fn captures_of_different_traffic_have_nothing_in_common() {
     let mut other = Trace::default();

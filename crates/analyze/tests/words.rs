@@ -577,6 +577,77 @@ fn an_hour_of_silence_and_packets_a_little_late_are_no_clock_that_was_set() {
     assert!(!text(&late).contains("clock") && text(&late).contains("out of the order"), "{}", text(&late));
 }
 
+/// A request, its acknowledgement if the capture has it, and so many seconds later the answer.
+fn long_poll(acknowledged: &str, pause_s: u32, answer: &str) -> Trace {
+    let request = format!("{OPENING}+1 > A len 100\n+20 < A ack 100 len 50 win 500\n");
+    let request = format!("{request}+1 > A seq 100 ack 50 len 100\n{acknowledged}");
+    script(&format!("{request}+{pause_s}000 < {answer}\n+0.1 > A seq 200 ack 550\n"))
+}
+
+#[test]
+fn a_pause_behind_an_acknowledgement_that_the_capture_lacks_is_none_of_the_clock() {
+    let acknowledgement = "+20 < A seq 50 ack 200 win 500\n";
+    for (acknowledged, answer) in [
+        (acknowledgement, "A seq 50 ack 200 len 500 win 500"),
+        ("", "A seq 50 ack 200 len 500 win 500"),
+        ("", "FA seq 50 ack 200 win 500"),
+        ("", "A seq 50 ack 200 win 500"),
+        ("", "A seq 49 ack 200 win 500"),
+    ] {
+        let analysis = long_poll(acknowledged, 60, answer).analyze();
+        assert_eq!(analysis.capture.clock_steps, 0, "{acknowledged} {answer}");
+        assert!(analysis.flows[0].duration_s > 60.0, "{acknowledged} {answer}");
+    }
+    // A filter that keeps no pure acknowledgements.
+    let mut pushes = OPENING.to_owned();
+    for n in 0..8u32 {
+        let wait = if n == 5 { 20_055 } else { 55 };
+        let _ = writeln!(pushes, "+200 > PA seq {} ack {} len 100", n * 100, n * 300);
+        let _ = writeln!(pushes, "+{wait} < PA seq {} ack {} len 300 win 500", n * 300, (n + 1) * 100);
+    }
+    let analysis = script(&pushes).analyze();
+    assert_eq!(analysis.capture.clock_steps, 0);
+    assert!(analysis.flows[0].duration_s > 20.0);
+}
+
+/// Two flows that each wait for the acknowledgement of all they sent, behind a silence.
+fn two_that_wait(second: &str) -> u64 {
+    let mut trace = Trace::default();
+    for port in [40_000, 40_001] {
+        let mut flow = opened("+1 > A len 100\n+20 < A ack 100 win 500\n+1 > A seq 100 len 100\n");
+        let answer = if port == 40_000 { "A ack 200 win 500" } else { second };
+        flow.script(&format!("+60020 < {answer}\n"));
+        flow.packets.iter_mut().for_each(|(_, tcp)| tcp.ports.0 = port);
+        trace.packets.extend(flow.packets);
+    }
+    trace.packets.sort_by_key(|(time_ns, _)| *time_ns);
+    trace.analyze().capture.clock_steps
+}
+
+#[test]
+fn acknowledgements_of_all_that_was_sent_show_a_step_in_two_flows() {
+    assert_eq!(two_that_wait("A ack 200 win 500"), 1);
+    assert_eq!(two_that_wait("A ack 200 len 10 win 500"), 0, "an answer may have taken so long");
+    assert_eq!(two_that_wait("A ack 100 win 500"), 0);
+}
+
+#[test]
+fn one_flow_shows_a_step_by_an_acknowledgement_of_a_part_unless_the_capture_lacks_packets_of_it() {
+    let shown = |before: &str| {
+        let mut text = format!("+1 > A len 1000\n+20 < A ack {before} win 500\n");
+        (1..8).for_each(|n| text += &format!("+0.1 > A seq {} len 1000\n", n * 1000));
+        (2..8).for_each(|n| {
+            text += &format!("+{} < A ack {}000 win 500\n", if n == 2 { 60_000 } else { 1 }, n)
+        });
+        opened(&text).analyze().capture.clock_steps
+    };
+    assert_eq!(shown("1000"), 1);
+    let mut lacking = opened("+1 > A len 1000\n+20 < A ack 2000 win 500\n");
+    (2..8).for_each(|n| _ = lacking.script(&format!("+0.1 > A seq {} len 1000\n", n * 1000)));
+    lacking.script("+60000 < A ack 3000 win 500\n+1 < A ack 8000 win 500");
+    assert_eq!(lacking.analyze().capture.clock_steps, 0);
+}
+
 #[test]
 fn of_a_flow_recorded_by_two_clocks_no_round_trip_is_told_and_a_stray_time_withholds_none() {
     let with = |is_other: &dyn Fn(usize, &Tcp) -> bool| {

@@ -260,8 +260,8 @@ impl Law {
         })
     }
 
-    /// Round trips that one step of a saw-tooth takes, where the window grows by `growth` in one. CUBIC's growth follows
-    /// the time since the loss, also where it is none; the time it takes is short without that.
+    /// Round trips that one step of a saw-tooth takes, where the window grows by `growth` in one. CUBIC's growth
+    /// follows the time since the loss, also where it is none; the time it takes is short without that.
     fn step(&self, w_max: f64, growth: f64) -> f64 {
         match self {
             _ if w_max < FINE_BELOW_SEGMENTS => 1.0 / 16.0,

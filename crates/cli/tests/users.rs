@@ -50,8 +50,15 @@ impl Bed {
         fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o600)).unwrap();
     }
 
-    /// Starts one, and waits until it says that it works.
+    /// Files of the capture's ring.
+    fn ring(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.directory.path()).unwrap().flatten().map(|entry| entry.path());
+        entries.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("ring.")).collect()
+    }
+
+    /// Starts one, and waits until it says that it works. A capture takes the place of no earlier one.
     fn start(&self, program: &Program, user: &[&str]) -> Running {
+        self.ring().iter().for_each(|path| fs::remove_file(path).unwrap());
         let log = self.path("log");
         let to = fs::File::create(&log).unwrap();
         let mut command = self.host.command(env!("CARGO_BIN_EXE_longfat"));
@@ -270,18 +277,12 @@ fn answers_on_its_socket(bed: &Bed) {
 fn captures_into_a_ring(bed: &Bed, _: &mut Running) {
     let socket = bed.host.run(|| std::net::UdpSocket::bind("10.79.0.1:0").unwrap()).unwrap();
     socket.set_broadcast(true).unwrap();
-    let files = || {
-        let names = fs::read_dir(bed.directory.path()).unwrap().flatten().map(|entry| entry.path());
-        names
-            .filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("ring."))
-            .collect::<Vec<_>>()
-    };
     let is_round = || {
         (0..20).for_each(|_| assert_eq!(socket.send_to(&[0; 100], "10.79.0.255:9").unwrap(), 100));
-        !files().is_empty() && !files().contains(&bed.path("ring.00001"))
+        !bed.ring().is_empty() && !bed.ring().contains(&bed.path("ring.00001"))
     };
     eventually("the ring has gone round", is_round);
-    for file in files() {
+    for file in bed.ring() {
         use std::os::unix::fs::MetadataExt as _;
         assert!(fs::metadata(&file).map_or(true, |found| found.uid() == 0), "{} is root's", file.display());
     }

@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long after the planned end of all streams the senders may take to empty their buffers, before the run is given up.
+/// How long after the planned end of all streams the senders may take to empty their buffers, before a run is given
+/// up.
 const DRAIN_US: i64 = 20_000_000;
 /// How long after the bound of each sender all of them may still be said to be about to agree.
 const AGREE_LATE: Duration = Duration::from_secs(30);

@@ -11,8 +11,8 @@
 //!   8  key id                       32 bits: which key, in the case of several
 //!  12  loss                         32 bits: packets in a million
 //!  16  delay                        32 bits: microseconds, one way
-//!  20  epoch                        64 bits: microseconds since 1970 when the router began to announce, or its clock was
-//!                                   set since
+//!  20  epoch                        64 bits: microseconds since 1970 when the router began to announce, or its
+//!                                   clock was set since
 //!  28  sequence                     64 bits: raised with every change of the link
 //!  36  sent                         64 bits: microseconds since 1970
 //!  44  changed                      64 bits: microseconds since 1970 when the link became so

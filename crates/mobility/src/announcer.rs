@@ -16,8 +16,8 @@ const FAR_SHARE: u64 = 200;
 
 /// A wall clock that moves by more than this against CLOCK_MONOTONIC between two looks was set.
 const CLOCK_SET_US: u64 = 1_000_000;
-/// An epoch further ahead than this is of a clock that was wrong: nodes, which believe what is said within 30 s of their
-/// own time, have not heard it.
+/// An epoch further ahead than this is of a clock that was wrong: nodes, which believe what is said within 30 s of
+/// their own time, have not heard it.
 const EPOCH_AHEAD_MAX_US: u64 = 60_000_000;
 
 /// What the clocks say, at the same moment.

@@ -17,6 +17,10 @@ use serde::{Deserialize, Serialize};
 /// Most octets a single record may claim: what is larger is damage, not a packet (a BIG TCP frame has 512 KiB at most).
 pub const MAX_RECORD_BYTES: usize = 1 << 20;
 
+/// The latest time of a packet, in the year 2116: past what the classic format can say, and far enough from overflow
+/// for sums of times.
+pub(crate) const LATEST_NS: i64 = i64::MAX / 2;
+
 /// What a frame begins with: the LINKTYPE number of the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct LinkType(pub u32);
@@ -90,7 +94,7 @@ pub struct InterfaceStatistics {
     pub interface: String,
     /// Packets that reached the interface while capturing.
     pub received: Option<u64>,
-    /// Packets the capture lost: `isb_ifdrop` and `isb_osdrop`.
+    /// Packets the capture lost: `isb_ifdrop` and `isb_osdrop`, or else `epb_dropcount` of its packets.
     pub dropped: Option<u64>,
 }
 

@@ -2,8 +2,11 @@
 //! interface statistics with what the capture lost.
 
 use super::{
-    Direction, InterfaceStatistics, LinkType, Located, MAX_RECORD_BYTES, Step, u16_at, u32_at, u64_at,
+    Direction, InterfaceStatistics, LATEST_NS, LinkType, Located, MAX_RECORD_BYTES, Step, u16_at, u32_at,
+    u64_at,
 };
+
+use std::collections::BTreeMap;
 
 const INTERFACE: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
@@ -11,8 +14,6 @@ const SIMPLE_PACKET: u32 = 3;
 const NAME_RESOLUTION: u32 = 4;
 const STATISTICS: u32 = 5;
 const ENHANCED_PACKET: u32 = 6;
-/// The year 2116: past what the classic format can say, and far enough from overflow for sums of times.
-const LATEST_NS: i64 = i64::MAX / 2;
 /// Interfaces of one section that are remembered: a file that declares more is made to exhaust memory.
 const MAX_INTERFACES: usize = 1 << 16;
 /// Blocks other than packets are passed over in pieces; a packet block has the packet and its options.
@@ -66,10 +67,10 @@ pub struct Pcapng {
     /// Sections begun; interfaces are numbered anew in each.
     sections: u32,
     interfaces: Vec<Interface>,
-    /// By section and interface.
-    statistics: Vec<((u32, u32), InterfaceStatistics)>,
-    /// Packets that packet blocks themselves say were lost before them.
-    dropped_before_packets: u64,
+    /// What statistics blocks say, by section and interface.
+    statistics: BTreeMap<(u32, u32), InterfaceStatistics>,
+    /// What packet blocks themselves say was lost before them, by the same.
+    dropped_before: BTreeMap<(u32, u32), InterfaceStatistics>,
     last_ns: i64,
     skipping: u64,
 }
@@ -80,14 +81,20 @@ impl Pcapng {
         data.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a])
     }
 
-    /// The last statistics of every interface, and `epb_dropcount` summed under the name `packets`.
+    /// The last statistics of every interface. Where they do not tell what was lost, the sum of `epb_dropcount` does.
     pub fn statistics(&self) -> Vec<InterfaceStatistics> {
-        let mut all: Vec<_> = self.statistics.iter().map(|(_, s)| s.clone()).collect();
-        if self.dropped_before_packets > 0 {
-            let dropped = Some(self.dropped_before_packets);
-            all.push(InterfaceStatistics { interface: "packets".into(), received: None, dropped });
+        let mut all = self.dropped_before.clone();
+        for (place, said) in &self.statistics {
+            let before = all.remove(place).and_then(|before| before.dropped);
+            all.insert(*place, InterfaceStatistics { dropped: said.dropped.or(before), ..said.clone() });
         }
-        all
+        all.into_values().collect()
+    }
+
+    /// The name of an interface, or else its number.
+    fn name(&self, index: u32) -> String {
+        let name = self.interfaces.get(index as usize).and_then(|interface| interface.name.clone());
+        name.unwrap_or_else(|| format!("interface {index}"))
     }
 
     /// The block at the beginning of `data`.
@@ -193,7 +200,6 @@ impl Pcapng {
     fn interface_statistics(&mut self, block: &[u8]) {
         let big = self.big_endian;
         let Some(index) = u32_at(block, 8, big) else { return };
-        let name = self.interfaces.get(index as usize).and_then(|i| i.name.clone());
         let (mut received, mut dropped) = (None, None);
         for (code, value) in options(block, 20, big) {
             match code {
@@ -204,12 +210,22 @@ impl Pcapng {
                 _ => {}
             }
         }
-        let interface = name.unwrap_or_else(|| format!("interface {index}"));
+        let (place, interface) = ((self.sections, index), self.name(index));
         // Blocks are cumulative: the last of each interface counts.
+        if self.statistics.len() < MAX_INTERFACES || self.statistics.contains_key(&place) {
+            self.statistics.insert(place, InterfaceStatistics { interface, received, dropped });
+        }
+    }
+
+    /// Packets of an interface that were lost, as one behind them says.
+    fn on_dropped_before(&mut self, index: u32, lost: u64) {
         let place = (self.sections, index);
-        self.statistics.retain(|(known, _)| *known != place);
-        if self.statistics.len() < MAX_INTERFACES {
-            self.statistics.push((place, InterfaceStatistics { interface, received, dropped }));
+        if let Some(known) = self.dropped_before.get_mut(&place) {
+            known.dropped = known.dropped.map(|dropped| dropped.saturating_add(lost));
+        } else if self.dropped_before.len() < MAX_INTERFACES {
+            let known =
+                InterfaceStatistics { interface: self.name(index), received: None, dropped: Some(lost) };
+            self.dropped_before.insert(place, known);
         }
     }
 
@@ -228,13 +244,13 @@ impl Pcapng {
         let link = interface.link;
         let padded = 28usize.checked_add(captured.next_multiple_of(4)).filter(|end| *end <= block.len());
         let after = padded.ok_or_else(|| format!("a packet of {captured} octets does not fit its block"))?;
-        let direction = if after == block.len() { None } else { self.packet_options(block, after) };
+        let direction = if after == block.len() { None } else { self.packet_options(index, block, after) };
         self.last_ns = time_ns;
         Ok(Located { time_ns, original_bytes, start: 28, length: captured, link, direction })
     }
 
     /// `epb_flags` tells the direction, `epb_dropcount` what was lost since the packet before.
-    fn packet_options(&mut self, block: &[u8], at: usize) -> Option<Direction> {
+    fn packet_options(&mut self, index: u32, block: &[u8], at: usize) -> Option<Direction> {
         let big = self.big_endian;
         let mut direction = None;
         for (code, value) in options(block, at, big) {
@@ -246,10 +262,7 @@ impl Pcapng {
                         _ => None,
                     };
                 }
-                4 => {
-                    let lost = u64_at(value, 0, big).unwrap_or(0);
-                    self.dropped_before_packets = self.dropped_before_packets.saturating_add(lost);
-                }
+                4 => self.on_dropped_before(index, u64_at(value, 0, big).unwrap_or(0)),
                 _ => {}
             }
         }

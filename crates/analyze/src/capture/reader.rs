@@ -206,8 +206,8 @@ impl<R: Read> CaptureReader<R> {
         }
     }
 
-    /// Time of the first packet, without taking it.
-    pub fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+    /// Time of the next packet, without taking it.
+    pub fn next_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
         if self.ahead.is_none() {
             self.ahead = self.locate()?;
         }
@@ -302,19 +302,25 @@ impl<R: Read> CaptureReader<R> {
         Ok(true)
     }
 
+    /// Makes room for more behind what is not taken yet. That is moved only where as much was taken: moving costs no
+    /// more than reading did, however little is taken at a time.
+    fn make_room(&mut self) {
+        if 2 * self.start < self.buffer.len() {
+            return self.buffer.resize(self.buffer.len() * 2, 0);
+        }
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.base += self.start as u64;
+        self.end -= self.start;
+        self.start = 0;
+    }
+
     /// Reads once more; says whether anything came.
     fn fill(&mut self) -> Result<bool, CaptureError> {
         if self.at_end {
             return Ok(false);
         }
-        if self.start > 0 {
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.base += self.start as u64;
-            self.end -= self.start;
-            self.start = 0;
-        }
         if self.end == self.buffer.len() {
-            self.buffer.resize(self.buffer.len() * 2, 0);
+            self.make_room();
         }
         let read = loop {
             match self.source.read(&mut self.buffer[self.end..]) {

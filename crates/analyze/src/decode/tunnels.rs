@@ -38,7 +38,6 @@ pub fn below_ip(kind: u16, data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
 pub fn above_ip(protocol: u8, data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
     match protocol {
         47 => gre(data),
-        51 => authenticated(data),
         137 => mpls(data),
         17 => udp(data),
         other => Err(Unfollowed::Other(Protocol::Ip(other))),
@@ -118,17 +117,6 @@ fn erspan(kind: u16, data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
     let more = if kind == ERSPAN[1] && data.get(11).ok_or(CUT)? & 1 == 1 { 8 } else { 0 };
     let header = if kind == ERSPAN[1] { 12 + more } else { 8 };
     Ok((ETHERNET, data.get(header..).ok_or(CUT)?))
-}
-
-/// RFC 4302, in IPv4.
-fn authenticated(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {
-    let length = 8 + 4 * usize::from(*data.get(1).ok_or(CUT)?);
-    let inner = data.get(length..).ok_or(CUT)?;
-    match data[0] {
-        4 => Ok((IPV4, inner)),
-        41 => Ok((IPV6, inner)),
-        other => Err(Unfollowed::Other(Protocol::Ip(other))),
-    }
 }
 
 fn udp(data: &[u8]) -> Result<Inner<'_>, Unfollowed> {

@@ -15,6 +15,10 @@ use std::{
     fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 /// Where to, and when to begin another file.
@@ -72,22 +76,43 @@ impl RollSpec {
     pub fn has_several(&self) -> bool {
         self.most_bytes.is_some() || self.most_ns.is_some()
     }
+
+    /// Numbered files of this name that are there, in the order of their names; none where there is but one file.
+    pub fn numbered(&self) -> Vec<PathBuf> {
+        let Some(name) = self.path.file_name().filter(|_| self.has_several()) else { return Vec::new() };
+        let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let is_number = |rest: &[u8]| rest.len() >= 5 && rest.iter().all(u8::is_ascii_digit);
+        let is_of_ring = |path: &PathBuf| {
+            let found = path.file_name().unwrap_or_default().as_encoded_bytes();
+            let rest = found.strip_prefix(name.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b"."));
+            rest.is_some_and(is_number)
+        };
+        // Of a directory that may not be read, the making of each file tells.
+        let entries = std::fs::read_dir(directory.unwrap_or(Path::new("."))).into_iter().flatten().flatten();
+        let mut found: Vec<_> =
+            entries.map(|entry| self.path.with_file_name(entry.file_name())).filter(is_of_ring).collect();
+        found.sort();
+        found
+    }
 }
 
 /// Maker and remover of the files behind the first: this process, or one that has the right to.
 pub trait Files: Send {
-    /// Makes the file of that number, or empties it.
+    /// Makes the file of that number, which is not there yet.
     fn create(&mut self, number: u64, path: &Path) -> io::Result<File>;
     /// Removes it.
     fn remove(&mut self, number: u64, path: &Path) -> io::Result<()>;
 }
 
 /// This process itself.
-struct Own;
+struct Own {
+    /// One file may be a pipe or a device, or be there without anything in it; one of several is new.
+    has_several: bool,
+}
 
 impl Files for Own {
     fn create(&mut self, _: u64, path: &Path) -> io::Result<File> {
-        File::create(path)
+        if self.has_several { File::create_new(path) } else { File::create(path) }
     }
 
     fn remove(&mut self, _: u64, path: &Path) -> io::Result<()> {
@@ -101,6 +126,33 @@ impl Files for Own {
 pub struct RollError {
     file: String,
     source: io::Error,
+}
+
+/// Standard output. When its reader has gone, what is written is dropped: that is the end of a capture, and no failure.
+struct Piped {
+    is_unread: Arc<AtomicBool>,
+}
+
+impl Piped {
+    fn unless_unread<T>(&self, result: io::Result<T>, dropped: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_unread.store(true, Ordering::Relaxed);
+                Ok(dropped)
+            }
+            result => result,
+        }
+    }
+}
+
+impl Write for Piped {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.unless_unread(io::stdout().write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.unless_unread(io::stdout().flush(), ())
+    }
 }
 
 /// Room before the kernel is asked to write.
@@ -196,6 +248,8 @@ pub struct Roll {
     before: Totals,
     /// What the file said last of losses.
     said_dropped: u64,
+    /// Whether this is standard output, and its reader has gone.
+    is_unread: Arc<AtomicBool>,
 }
 
 impl Roll {
@@ -204,8 +258,9 @@ impl Roll {
     /// # Errors
     /// When it cannot be written.
     pub fn create(spec: RollSpec, origin: Origin, start_ns: i64) -> Result<Roll, RollError> {
-        let mut made_by = Box::new(Own);
-        let (path, output) = open(&spec, &origin, 1, &mut *made_by)?;
+        let mut made_by = Box::new(Own { has_several: spec.has_several() });
+        let is_unread = Arc::default();
+        let (path, output) = open(&spec, &origin, 1, &mut *made_by, &is_unread)?;
         let begun = Totals { end_ns: start_ns, ..Totals::default() };
         Ok(Roll {
             spec,
@@ -218,6 +273,7 @@ impl Roll {
             totals: begun,
             before: begun,
             said_dropped: 0,
+            is_unread,
         })
     }
 
@@ -225,6 +281,11 @@ impl Roll {
     #[must_use]
     pub fn with_files(self, made_by: Box<dyn Files>) -> Roll {
         Roll { made_by, ..self }
+    }
+
+    /// Whether nobody reads what is written to standard output any more.
+    pub fn is_unread(&self) -> bool {
+        self.is_unread.load(Ordering::Relaxed)
     }
 
     /// Appends a packet; begins another file first when this one is over.
@@ -283,7 +344,8 @@ impl Roll {
         let until_now = self.without_waiting();
         self.say(&until_now)?;
         self.number += 1;
-        let (path, output) = open(&self.spec, &self.origin, self.number, &mut *self.made_by)?;
+        let (path, output) =
+            open(&self.spec, &self.origin, self.number, &mut *self.made_by, &self.is_unread)?;
         let over = std::mem::replace(&mut self.output, output);
         over.finish().map_err(|source| failed(self.current(), source))?;
         self.files.push_back(path);
@@ -339,10 +401,11 @@ fn open(
     origin: &Origin,
     number: u64,
     made_by: &mut dyn Files,
+    is_unread: &Arc<AtomicBool>,
 ) -> Result<(PathBuf, Output), RollError> {
     let path = spec.path_of(number);
     let raw: Box<dyn Write + Send> = if path == Path::new("-") {
-        Box::new(io::stdout())
+        Box::new(Piped { is_unread: Arc::clone(is_unread) })
     } else {
         Box::new(made_by.create(number, &path).map_err(|source| failed(&path, source))?)
     };
@@ -463,6 +526,29 @@ mod tests {
         let noted: Vec<_> = noted.iter().collect();
         let asked = [(true, 2), (true, 3), (false, 1), (true, 4), (false, 2)];
         assert_eq!(noted, asked.map(|(creates, number)| (creates, number, spec.path_of(number))));
+    }
+
+    #[test]
+    fn a_ring_takes_the_place_of_no_file_that_is_there_and_names_those_that_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.pcapng");
+        let spec = RollSpec { path, most_bytes: None, most_ns: Some(1), keep: Some(1), form: Form::Pcapng };
+        assert!(spec.numbered().is_empty());
+        for name in ["c.pcapng", "c.pcapng.1", "c.pcapng.0000x", "d.pcapng.00001"] {
+            std::fs::write(folder.path().join(name), "another's").unwrap();
+        }
+        assert!(spec.numbered().is_empty());
+        for number in [3, 100_000] {
+            std::fs::write(spec.path_of(number), "earlier").unwrap();
+        }
+        assert_eq!(spec.numbered(), [spec.path_of(3), spec.path_of(100_000)]);
+        assert!(RollSpec { most_ns: None, ..spec.clone() }.numbered().is_empty());
+        let mut roll = Roll::create(spec.clone(), origin(), 0).unwrap();
+        let mut packet = |second: i64| roll.packet(second * 1_000_000_000, 60, &[0; 60], Direction::Outbound);
+        packet(0).and_then(|()| packet(1)).unwrap();
+        let said = packet(2).unwrap_err().to_string();
+        assert!(said.contains("c.pcapng.00003: ") && said.contains("another place with -o"), "{said}");
+        assert_eq!(std::fs::read(spec.path_of(3)).unwrap(), b"earlier");
     }
 
     #[test]

@@ -68,8 +68,8 @@ macro_rules! either {
 }
 
 impl Segments for Opened {
-    fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
-        either!(self, capture => capture.first_time_ns())
+    fn next_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+        either!(self, capture => capture.next_time_ns())
     }
 
     fn next_segment(
@@ -81,8 +81,8 @@ impl Segments for Opened {
     }
 
     #[inline(always)]
-    fn next_usual(&mut self, index: u64, into: &mut Segment) -> Option<i64> {
-        either!(self, capture => capture.next_usual(index, into))
+    fn next_usual(&mut self, index: u64, until_ns: i64, into: &mut Segment) -> Option<i64> {
+        either!(self, capture => capture.next_usual(index, until_ns, into))
     }
 
     fn offset(&self) -> u64 {

@@ -16,10 +16,14 @@ const AT_THE_END: f64 = 0.1;
 /// Packets, without copies, after which a connection whose handshake was not seen is judged by timestamps.
 const JUDGED_AFTER: u64 = 64;
 /// A number further from the next one is of another connection.
-const NEAR_BYTES: i32 = 1 << 20;
+const NEAR_BYTES: u32 = 1 << 20;
 /// Data that is the client's first packet behind the answer to its SYN, and so late, waited for the application: the
 /// acknowledgement before it is not in the capture.
 const SAID_LATE_NS: i64 = 1_000_000_000;
+/// An answer to a SYN that has another number than the one before, and comes so much later, is of another connection.
+const ANSWERED_ANEW_NS: i64 = 1_000_000_000;
+/// What an end sent before its reset may be recorded behind it.
+const RECORDED_LATE_NS: i64 = 10_000_000;
 /// A flow whose packets change so often, and one in so many, between clocks has two.
 const CLOCK_SWITCHES: u64 = 4;
 const PACKETS_PER_SWITCH: u64 = 8;
@@ -80,7 +84,7 @@ pub struct Connection {
     pub handshake: Handshake,
     /// What each end sends.
     pub halves: [Half; 2],
-    /// Which end reset it first, and when.
+    /// Which end reset it first, and when; none where that end goes on.
     pub reset: Option<(u8, i64)>,
     /// When both ends had finished.
     pub closed_ns: Option<i64>,
@@ -213,10 +217,13 @@ impl Connection {
 
     #[cold]
     fn is_opened_anew_by(&self, segment: &Segment) -> bool {
-        if segment.has(flag::ACK) || self.is_damaged(segment) {
+        if self.is_damaged(segment) {
             return false;
         }
-        match self.syn_sequence[usize::from(segment.end)] {
+        if segment.has(flag::ACK) {
+            return self.is_answered_anew_by(segment);
+        }
+        match self.syn_sequence[usize::from(segment.end) & 1] {
             Some(sequence) => sequence != segment.sequence,
             // The other end's SYN: simultaneous open, unless the handshake is over.
             None => {
@@ -224,6 +231,21 @@ impl Connection {
                     || self.halves[usize::from(segment.end)].counts.packets > 0
             }
         }
+    }
+
+    /// Whether this answer to a SYN is of another connection, whose SYN the capture lacks: its number is another one,
+    /// and this one is over; or nothing of the other end is there, and this end has gone on since its first answer.
+    fn is_answered_anew_by(&self, segment: &Segment) -> bool {
+        let me = usize::from(segment.end) & 1;
+        let half = &self.halves[me];
+        let is_other = match self.syn_sequence[me] {
+            Some(sequence) => sequence != segment.sequence,
+            None => half.is_begun_elsewhere(segment.sequence),
+        };
+        let is_one_sided = self.halves[1 - me].counts.packets == 0;
+        let is_late = || segment.time_ns.saturating_sub(self.last_ns) >= ANSWERED_ANEW_NS;
+        let is_over = || half.space.fin.is_some() || self.is_closed();
+        is_other && (is_over() || is_one_sided && (half.has_gone_on() || is_late()))
     }
 
     /// Whether payload went over it, with a word of both ends.
@@ -236,7 +258,8 @@ impl Connection {
     #[cold]
     pub fn goes_on_with(&self, segment: &Segment) -> bool {
         let is_near = |half: &Half, number: u32| {
-            half.space.started && (number.wrapping_sub(half.space.next as u32) as i32).abs() < NEAR_BYTES
+            let apart = (number.wrapping_sub(half.space.next as u32) as i32).unsigned_abs();
+            half.space.started && apart < NEAR_BYTES
         };
         let me = usize::from(segment.end) & 1;
         let acknowledges = !segment.has(flag::ACK) || is_near(&self.halves[1 - me], segment.acknowledgement);
@@ -258,7 +281,22 @@ impl Connection {
             }
             Some(_) => None,
             None if self.halves[me].is_timer_of(segment) => Some(Passed::All),
-            None => self.halves[1 - me].less_by_silence_ns(segment).map(Passed::Less),
+            None => self.passed_by_silence(segment),
+        }
+    }
+
+    /// What a late acknowledgement says of the time that has passed. A flow of which the capture lacks octets says
+    /// nothing: what was sent, or acknowledged, meanwhile may be lacking, too.
+    fn passed_by_silence(&self, segment: &Segment) -> Option<Passed> {
+        let me = usize::from(segment.end) & 1;
+        let (half, peer) = (&self.halves[me], &self.halves[1 - me]);
+        if half.counts.unseen_bytes + peer.counts.unseen_bytes > 0 {
+            return None;
+        }
+        let is_bare = segment.length() == 0 && half.space.next as u32 == segment.sequence;
+        match peer.less_by_silence_ns(segment)? {
+            (less_ns, true) => Some(Passed::Less(less_ns)),
+            (less_ns, false) => is_bare.then_some(Passed::LessForFlow(self.key, less_ns)),
         }
     }
 
@@ -554,7 +592,12 @@ impl Connection {
     fn on_ending(&mut self, segment: &Segment) {
         let (me, now) = (usize::from(segment.end), segment.time_ns);
         if segment.has(flag::RST) {
-            self.reset.get_or_insert((segment.end, now));
+            if self.halves[me].believes_reset(segment) {
+                self.reset.get_or_insert((segment.end, now));
+            }
+        } else if self.reset.is_some_and(|(end, at)| end == segment.end && now - at > RECORDED_LATE_NS) {
+            // No end sends anything else behind its reset: this one was not its.
+            self.reset = None;
         }
         self.half_closed |= self.finished_ns[1 - me].is_some() && segment.payload_bytes > 0;
         for end in 0..2 {

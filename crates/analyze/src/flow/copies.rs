@@ -2,11 +2,13 @@
 //! copied by the path. The copy follows at once, or behind others that were recorded with it. One side's copy may be
 //! cut into segments or joined from them by offloads.
 //!
-//! Where the sender numbers its packets (IPv4's identification), the number tells. Elsewhere what repeats a packet at
-//! once is a copy if no end would send it again so soon: what takes sequence numbers, unless an acknowledgement asked
-//! for it, and acknowledgements where the next one would carry other SACK blocks. What an end may well send twice at
-//! once (duplicate ACKs without SACK, resets) is a copy if this capture has nearly everything else of the connection,
-//! or of this end, twice, too.
+//! Where the sender numbers its packets (IPv4's identification), the number tells, but not for long: what is sent again
+//! a round trip later may keep its number (RFC 1122, 3.2.1.5). Elsewhere what repeats a packet at once is a copy if no
+//! end would send it again so soon: what takes sequence numbers, unless an acknowledgement asked for it, and
+//! acknowledgements where the next one would carry other SACK blocks. What an end may well send twice at once
+//! (duplicate ACKs without SACK, resets) is a copy if this capture has nearly everything else of the connection, or of
+//! this end, twice, too. What is sent again has a new timestamp (RFC 7323, 3.2): one that its end has left behind is
+//! that of a copy, however late.
 
 use crate::segment::{Segment, flag};
 
@@ -16,9 +18,14 @@ const MOST: usize = 32;
 const MOST_BARE: usize = 16;
 /// Packets remembered by number and identification: a path that copies may hold a copy back while so many pass.
 const MOST_MARKS: usize = 256;
-/// Without an IP identification, what repeats a packet sooner than this was not sent again. No timer sends a SYN again
-/// so soon.
+/// Without an IP identification, what repeats a packet sooner than this was not sent again.
 const AT_ONCE_NS: i64 = 1_000_000;
+/// No timer sends a SYN again so soon.
+const SYN_AT_ONCE_NS: i64 = 100_000_000;
+/// With the IP identification of another, what comes sooner than this was not sent again: the least value on a path of
+/// a short round trip, and the value while the round trip is not known.
+const NUMBERED_LEAST_NS: i64 = 10_000_000;
+const NUMBERED_UNKNOWN_NS: i64 = 200_000_000;
 /// [`AT_ONCE_NS`] while the round trip is not known, and its least value: recording a packet twice takes microseconds.
 const AT_ONCE_UNKNOWN_NS: i64 = 100_000;
 const AT_ONCE_LEAST_NS: i64 = 10_000;
@@ -28,39 +35,77 @@ const SURE_PACKETS: u64 = 8;
 const MOST_ALIKE: u8 = 8;
 /// An acknowledgement that far below the highest one begins anew.
 const FAR_BYTES: u32 = 1 << 20;
+/// Every path passes segments of this size (RFC 9293, 3.7.1): a bundle is cut into no smaller ones, but where the MSS
+/// is.
+const LEAST_SEGMENT: u32 = 536;
 
-/// How soon a segment is not sent again.
+/// What an end does not do so soon, as far as the place of the capture tells.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AtOnce {
-    within_ns: i64,
-    /// When its sender last heard an acknowledgement that asks for it. What left before may be sent again sooner than
-    /// half a round trip later: by NewReno, when earlier packets were only late (RFC 6582, 3.2).
-    asked_ns: Option<i64>,
+pub struct Sender {
+    /// Least round trip that this place shows, with the sender's lag.
+    pub round_trip_ns: Option<i64>,
+    /// Whether that is the whole round trip: it may be the least part of it elsewhere.
+    pub is_whole: bool,
+    /// When it last heard an acknowledgement that asks for what is judged. What left before may be sent again sooner
+    /// than half a round trip later: by NewReno, when earlier packets were only late (RFC 6582, 3.2).
+    pub asked_ns: Option<i64>,
+    /// The sender has sent a newer timestamp than this packet's.
+    pub is_past: bool,
+    /// Largest payload of a segment; 0 while it is not known.
+    pub mss_bytes: u32,
 }
 
-impl AtOnce {
-    /// Judges data on a path with this round trip: nothing is sent again within half of it without being asked for.
-    /// Where it is not known at which place of the path the capture was made, it may be the least part of the whole.
-    pub fn of(
-        segment: &Segment,
-        round_trip_ns: Option<i64>,
-        is_whole: bool,
-        asked_ns: Option<i64>,
-    ) -> AtOnce {
-        let least_ns = if is_whole { AT_ONCE_LEAST_NS } else { AT_ONCE_UNKNOWN_NS };
-        let within_ns = match round_trip_ns {
-            _ if segment.has(flag::SYN) => AT_ONCE_NS,
+impl Sender {
+    /// How soon nothing is sent again without being asked for: half a round trip, or less.
+    fn at_once_ns(&self, is_syn: bool) -> i64 {
+        let least_ns = if self.is_whole { AT_ONCE_LEAST_NS } else { AT_ONCE_UNKNOWN_NS };
+        match self.round_trip_ns {
+            _ if self.is_past => i64::MAX,
+            _ if is_syn => SYN_AT_ONCE_NS,
             None => AT_ONCE_UNKNOWN_NS,
             Some(rtt) => (rtt / 2).clamp(least_ns, AT_ONCE_NS),
-        };
-        AtOnce { within_ns, asked_ns }
+        }
     }
 
-    /// Whether what was sent at one time is not sent again at the other; `lacks_copy`: a copy of it is still to come.
-    fn spans(&self, before_ns: i64, after_ns: i64, lacks_copy: bool) -> bool {
-        let is_asked = !lacks_copy && self.asked_ns.is_some_and(|asked_ns| asked_ns > before_ns);
-        let most_ns = if is_asked { AT_ONCE_UNKNOWN_NS } else { i64::MAX };
-        (after_ns - before_ns).abs() < self.within_ns.min(most_ns)
+    /// How soon the first like packet is a copy where copies are known to be so late.
+    fn late_ns(&self, late_ns: i64) -> i64 {
+        let whole_ns = self.round_trip_ns.filter(|_| self.is_whole);
+        late_ns.min(whole_ns.map_or(i64::MAX, |rtt| rtt / 2))
+    }
+
+    /// How soon nothing is sent again under its old identification: less than a round trip, within which whatever asks
+    /// for it must come.
+    fn numbered_ns(&self) -> i64 {
+        match self.round_trip_ns {
+            _ if self.is_past => i64::MAX,
+            Some(rtt) if self.is_whole => (rtt / 8 * 7).max(NUMBERED_LEAST_NS),
+            _ => NUMBERED_UNKNOWN_NS,
+        }
+    }
+}
+
+/// How a packet that takes numbers is judged.
+#[derive(Debug, Clone, Copy)]
+struct Judged {
+    sender: Sender,
+    at_once_ns: i64,
+    late_ns: i64,
+    numbered_ns: i64,
+    /// How many copies most packets have.
+    each: u64,
+}
+
+impl Judged {
+    /// Whether what was sent then is not sent again at this time; so many copies of it came.
+    fn spans(&self, before_ns: i64, after_ns: i64, copies: u64) -> bool {
+        let lacks_copy = copies < self.each;
+        let is_asked = !lacks_copy && self.sender.asked_ns.is_some_and(|asked_ns| asked_ns > before_ns);
+        let within_ns = match is_asked && !self.sender.is_past {
+            true => self.at_once_ns.min(AT_ONCE_UNKNOWN_NS),
+            false if copies < self.each.max(1) => self.at_once_ns.max(self.late_ns),
+            false => self.at_once_ns,
+        };
+        (after_ns - before_ns).abs() < within_ns
     }
 }
 
@@ -77,6 +122,8 @@ struct Kept {
     flags: u16,
     /// How many as long were taken for copies of it.
     copies: u8,
+    /// A part of it was.
+    is_cut: bool,
 }
 
 impl Kept {
@@ -90,39 +137,72 @@ impl Kept {
             ip_id: segment.ip_id,
             flags: segment.flags & (flag::SYN | flag::ACK),
             copies: 0,
+            is_cut: false,
         }
     }
 
-    /// Whether `other`, which came later, is a copy of this, or of a part of it, or begins with it; `each`: how many
-    /// copies most packets have.
-    fn is_copied_by(&self, other: &Kept, at_once: AtOnce, each: u64) -> bool {
-        let (offset, number) =
-            (other.sequence.wrapping_sub(self.sequence), other.ip_id.wrapping_sub(self.ip_id));
+    /// Whether `other`, which came later, is a copy of this, or of a part of it, or begins with it.
+    fn is_copied_by(&self, other: &Kept, judged: &Judged) -> bool {
+        let offset = other.sequence.wrapping_sub(self.sequence);
         let said = |kept: &Kept| (kept.acknowledgement, kept.ts_value, kept.flags);
         let is_alike = self.length > 0 && said(self) == said(other);
         let is_part = offset < self.length && other.length <= self.length - offset;
-        let pieces = self.length.div_ceil(other.length.max(1));
         let is_joined = offset == 0 && other.length > self.length;
-        let is_same_id = match (self.ip_id, other.ip_id) {
-            (0, 0) => at_once.spans(self.time_ns, other.time_ns, u64::from(self.copies) < each),
+        is_alike && (is_part || is_joined) && self.is_numbered_by(other, offset, judged)
+    }
+
+    /// Whether the identification of `other`, which begins `offset` octets behind, is that of this at that place; if
+    /// there are none, whether the time is.
+    fn is_numbered_by(&self, other: &Kept, offset: u32, judged: &Judged) -> bool {
+        let is_soon = (other.time_ns - self.time_ns).abs() < judged.numbered_ns;
+        match (self.ip_id, other.ip_id) {
+            (0, 0) => judged.spans(self.time_ns, other.time_ns, self.copies.into()),
             (0, _) | (_, 0) => false,
-            _ => u32::from(number) < if is_part { pieces } else { 1 },
+            (own, id) if own == id => is_soon && offset == 0,
+            (own, id) => {
+                let number = u32::from(id.wrapping_sub(own));
+                is_soon && self.is_cut_into(other, offset, number, judged.sender.mss_bytes)
+            }
+        }
+    }
+
+    /// Whether `part` is what offloads make of this, a bundle, from its segment of that number on: each of them takes
+    /// an identification, and all but the last are of one size. The last, and several that were joined again, are
+    /// believed behind others.
+    fn is_cut_into(&self, part: &Kept, offset: u32, number: u32, mss_bytes: u32) -> bool {
+        let (least, most) = match mss_bytes {
+            0 => (LEAST_SEGMENT, u32::MAX),
+            mss => (mss.min(LEAST_SEGMENT), mss),
         };
-        is_alike && (is_part || is_joined) && is_same_id
+        let segment = offset / number;
+        let is_last = offset + part.length == self.length;
+        let is_joined = part.length.is_multiple_of(segment.max(1));
+        (mss_bytes == 0 || self.length > mss_bytes)
+            && offset.is_multiple_of(number)
+            && (least..=most).contains(&segment)
+            && (part.length == segment || self.is_cut && (is_last || is_joined))
     }
 }
 
-/// A packet's number, identification, and the lower half of its timestamp.
+/// A packet's number, identification and time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Mark {
     sequence: u32,
     ip_id: u16,
-    ts_value: u16,
+    /// In units of 2^22 ns, about 4 ms.
+    time: u16,
 }
 
 impl Mark {
     fn of(segment: &Segment) -> Mark {
-        Mark { sequence: segment.sequence, ip_id: segment.ip_id, ts_value: segment.ts_value as u16 }
+        Mark { sequence: segment.sequence, ip_id: segment.ip_id, time: (segment.time_ns >> 22) as u16 }
+    }
+
+    /// Whether this is that of the same packet, so soon.
+    fn repeats(&self, other: &Mark, within_ns: i64) -> bool {
+        let apart = (self.time.wrapping_sub(other.time) as i16).unsigned_abs();
+        let is_same = (self.sequence, self.ip_id) == (other.sequence, other.ip_id);
+        is_same && i64::from(apart) << 22 < within_ns
     }
 }
 
@@ -223,7 +303,9 @@ pub struct Repeats {
     /// Packets recorded again an odd number of times, as duplicate ACKs are and what is recorded twice is not.
     odd: u64,
     /// Packets recorded again with more of their like behind them than are counted.
-    runs: u64,
+    runs: u32,
+    /// How much later than a SYN its copy came, at most, in microseconds.
+    late_us: u32,
 }
 
 impl Repeats {
@@ -233,7 +315,8 @@ impl Repeats {
             packets: self.packets + other.packets,
             again: self.again + other.again,
             odd: self.odd + other.odd,
-            runs: self.runs + other.runs,
+            runs: self.runs.saturating_add(other.runs),
+            late_us: self.late_us.max(other.late_us),
         }
     }
 
@@ -257,7 +340,8 @@ impl Repeats {
 
     /// Whether nearly all packets of one end were recorded again, whatever is true of the other one.
     fn are_all_again(self) -> bool {
-        let (packets, again) = (self.packets - self.runs, self.again - self.runs - self.odd);
+        let runs = u64::from(self.runs);
+        let (packets, again) = (self.packets - runs, self.again - runs - self.odd);
         packets >= SURE_PACKETS && 8 * again >= 7 * packets
     }
 
@@ -303,19 +387,47 @@ impl Copies {
         Repeats { packets: self.next as u64 + self.repeats.packets, ..self.repeats }
     }
 
+    /// Whether this end was seen to give another identification than this: until then all may have the same.
+    fn has_other_id(&self, ip_id: u16) -> bool {
+        let marks = self.recent.iter().flat_map(|recent| &recent.marks);
+        let bares = self.bares.iter().flat_map(|bares| &bares.last);
+        let mut ids = marks.map(|mark| mark.ip_id).chain(bares.map(|bare| bare.ip_id));
+        ids.any(|id| id != 0 && id != ip_id)
+    }
+
+    /// How late copies come in this capture, with room: as that of the SYN did, or at once where nearly all packets of
+    /// one end have one. 0 while nothing shows that there are any.
+    fn late_ns(&self, other: Repeats) -> i64 {
+        let is_twice = self.repeats().are_all_again() || other.are_all_again();
+        let late_ns = 2 * 1_000 * i64::from(self.repeats.late_us.max(other.late_us));
+        late_ns.max(if is_twice { AT_ONCE_NS } else { 0 })
+    }
+
     /// Whether a packet that takes numbers is a copy of one of the last; `other`: of the other end.
     #[cold]
-    pub fn holds(&mut self, segment: &Segment, length: u32, at_once: AtOnce, other: Repeats) -> bool {
-        let each = self.repeats().and(other).each();
+    pub fn holds(&mut self, segment: &Segment, length: u32, sender: Sender, other: Repeats) -> bool {
+        let is_syn = segment.has(flag::SYN);
+        let judged = Judged {
+            sender,
+            at_once_ns: sender.at_once_ns(is_syn),
+            late_ns: sender.late_ns(self.late_ns(other)),
+            numbered_ns: sender.numbered_ns(),
+            each: self.repeats().and(other).each(),
+        };
+        let is_numbered = self.has_other_id(segment.ip_id);
         let Some(recent) = &mut self.recent else { return false };
         let mark = Mark::of(segment);
-        let is_told_apart = recent.tells(&mark);
+        let is_told_apart = is_numbered && recent.tells(&mark);
         let known = |kept: &Kept| Kept { ip_id: if is_told_apart { kept.ip_id } else { 0 }, ..*kept };
         let this = known(&Kept::of(segment, length));
-        let is_marked = is_told_apart && recent.marks.contains(&mark);
-        let mut of = recent.whole.iter_mut().find(|kept| known(kept).is_copied_by(&this, at_once, each));
-        if let Some(kept) = of.as_mut().filter(|kept| kept.length == length) {
-            kept.copies = kept.copies.saturating_add(1);
+        let is_marked =
+            is_told_apart && recent.marks.iter().any(|kept| kept.repeats(&mark, judged.numbered_ns));
+        let mut of = recent.whole.iter_mut().find(|kept| known(kept).is_copied_by(&this, &judged));
+        if let Some(kept) = &mut of {
+            kept.copies = kept.copies.saturating_add(u8::from(kept.length == length));
+            kept.is_cut |= length < kept.length;
+            let late_us = if is_syn { (segment.time_ns - kept.time_ns).abs() / 1_000 } else { 0 };
+            self.repeats.late_us = self.repeats.late_us.max(late_us.try_into().unwrap_or(0));
         }
         let is_copy = is_marked || of.is_some();
         self.repeats.again += u64::from(is_copy);
@@ -340,14 +452,22 @@ impl Copies {
     /// it is remembered. `tells_sacks`: of two acknowledgements that are sent, the SACK blocks differ; `other`: of the
     /// other end.
     #[cold]
-    pub fn holds_bare(&mut self, segment: &Segment, tells_sacks: bool, other: Repeats) -> bool {
+    pub fn holds_bare(
+        &mut self,
+        segment: &Segment,
+        sender: Sender,
+        tells_sacks: bool,
+        other: Repeats,
+    ) -> bool {
+        let has_other_id = self.has_other_id(segment.ip_id);
+        let (at_once_ns, numbered_ns) = (self.late_ns(other).max(AT_ONCE_NS), sender.numbered_ns());
         let Some(bares) = &mut self.bares else { return false };
         let said = Said::by(segment);
-        let is_numbered = bares.tells(segment.ip_id, &said);
+        let is_numbered = has_other_id && bares.tells(segment.ip_id, &said);
         let after = |bare: &Bare| (segment.time_ns - bare.time_ns).abs();
         let is_alike = |bare: &&mut Bare| {
-            bare.said == said
-                && if is_numbered { bare.ip_id == segment.ip_id } else { after(bare) < AT_ONCE_NS }
+            let is_same_id = bare.ip_id == segment.ip_id && after(bare) < numbered_ns;
+            bare.said == said && if is_numbered { is_same_id } else { after(bare) < at_once_ns }
         };
         let mut alike: Vec<_> = bares.last.iter_mut().filter(is_alike).collect();
         if let Some(bare) = alike.iter_mut().find(|bare| bare.is_higher) {

@@ -7,7 +7,7 @@
 
 use super::{
     connection::possible_window,
-    copies::{AtOnce, Copies, Repeats},
+    copies::{Copies, Repeats, Sender},
     counts::{Counts, Offer},
     limits::Limits,
     marks::Marks,
@@ -281,6 +281,14 @@ impl Half {
         let ttl = (segment.ttl, self.observed.ttl.map(|ttl| ttl.last));
         let (time_ns, window) = (segment.time_ns, segment.window);
         self.reset.get_or_insert(Reset { time_ns, ttl, offset, window });
+        self.counts.foreign_packets += u64::from(!self.believes_reset(segment));
+    }
+
+    /// Whether a reset of this end has a number that its peer may take (RFC 9293, 3.5.3): one outside any window, of a
+    /// stranger or of an earlier connection, ends nothing.
+    pub fn believes_reset(&self, segment: &Segment) -> bool {
+        let start = unwrap_near(self.space.next, segment.sequence);
+        !self.space.started || self.space.believes(start, start)
     }
 
     /// This end sent a packet whose checksum is wrong: nothing of it can be believed.
@@ -297,10 +305,21 @@ impl Half {
 
     /// A SYN comes: what came before it is of another connection, unless it was only recorded early.
     pub fn begin_with(&mut self, sequence: u32) {
-        let start = unwrap_near(self.space.next, sequence);
-        if self.space.started && start.abs_diff(self.space.first) > u64::from(u16::MAX) {
+        if self.is_begun_elsewhere(sequence) {
             self.space.begin_anew();
         }
+    }
+
+    /// Whether what this end sent first is not what comes behind a SYN of this number.
+    pub fn is_begun_elsewhere(&self, sequence: u32) -> bool {
+        let start = unwrap_near(self.space.next, sequence);
+        self.space.started && start.abs_diff(self.space.first) > u64::from(u16::MAX)
+    }
+
+    /// Whether this end sent anything but a SYN.
+    pub fn has_gone_on(&self) -> bool {
+        let Counts { packets, resent_syns, foreign_packets, .. } = self.counts;
+        packets > 1 + resent_syns + foreign_packets
     }
 
     #[cold]
@@ -353,20 +372,28 @@ impl Half {
     /// Whether it is, and nothing else; `other`: what the capture has twice of the other end.
     #[cold]
     pub fn is_copy(&mut self, segment: &Segment, other: Repeats) -> bool {
-        let length = segment.length();
+        let (length, sender) = (segment.length(), self.sender(segment));
         let is_copy = if length == 0 {
             let tells_sacks = self.sack && self.mss_bytes > 0 && !segment.has(flag::RST);
-            self.copies.holds_bare(segment, tells_sacks, other)
+            self.copies.holds_bare(segment, sender, tells_sacks, other)
         } else {
-            let round_trip_ns = self.trips.least_ns.map(|least| least + self.lag_ns);
-            let is_asked = self.space.una_known && self.space.una as u32 == segment.sequence;
-            let heard_ns = if self.is_placed { self.last_ack_ns + self.lag_ns } else { i64::MAX };
-            let asked_ns = is_asked.then_some(heard_ns);
-            let at_once = AtOnce::of(segment, round_trip_ns, self.is_placed, asked_ns);
-            self.copies.holds(segment, length, at_once, other)
+            self.copies.holds(segment, length, sender, other)
         };
         self.counts.duplicate_packets += u64::from(is_copy);
         is_copy
+    }
+
+    /// What this end does not do so soon.
+    fn sender(&self, segment: &Segment) -> Sender {
+        let is_asked = self.space.una_known && self.space.una as u32 == segment.sequence;
+        let heard_ns = if self.is_placed { self.last_ack_ns + self.lag_ns } else { i64::MAX };
+        Sender {
+            round_trip_ns: self.trips.least_ns.map(|least| least + self.lag_ns),
+            is_whole: self.is_placed,
+            asked_ns: is_asked.then_some(heard_ns),
+            is_past: self.trips.is_past(segment),
+            mss_bytes: self.mss_bytes,
+        }
     }
 
     /// What the capture has twice of this end.
@@ -490,7 +517,7 @@ impl Half {
             self.on_waited(now, payload);
         }
         // Half a segment (RFC 1122, 4.2.3.4): options and scales take a little from full ones.
-        if 2 * payload < self.mss_bytes && end == self.space.edge_seen {
+        if 2 * u64::from(payload) < u64::from(self.mss_bytes) && end == self.space.edge_seen {
             self.counts.silly_packets += u64::from(payload > 0);
         }
         self.space.next = end;
@@ -519,7 +546,7 @@ impl Half {
         if is_early || !self.is_quiet_since(told_ns, now, QUIET) {
             return;
         }
-        let is_held_back = self.last_payload >= self.full_bytes;
+        let is_held_back = self.last_payload >= self.full_bytes.max(1);
         let may_probe = self.sack && !self.recovery.probed && !self.recovery.is_active();
         let is_probe = is_held_back && may_probe && self.space.sacked.is_empty();
         self.counts.new_data_probes += u64::from(is_probe);
@@ -1008,15 +1035,16 @@ impl Half {
     }
 
     /// Whether this acknowledges, for the first time, what was last sent much longer ago than its timer would have
-    /// waited for; if so, by how much longer than a round trip.
-    pub fn less_by_silence_ns(&self, segment: &Segment) -> Option<i64> {
+    /// waited for; if so, by how much longer than a round trip, and whether it leaves a part of that outstanding.
+    pub fn less_by_silence_ns(&self, segment: &Segment) -> Option<(i64, bool)> {
         let ack = unwrap_near(self.space.una, segment.acknowledgement);
         let told_ns = segment.time_ns.saturating_sub(self.last_send_ns.max(self.last_ack_ns));
         let is_new =
             segment.has(flag::ACK) && self.counts.acks > 0 && ack > self.space.una && ack <= self.space.next;
         let patient_ns = self.trips.smoothed.rto_ns().saturating_mul(TIMERS).max(PATIENT_NS);
         let is_late = told_ns > patient_ns && !self.recovery.is_active();
-        (is_new && is_late).then(|| told_ns - self.trips.smoothed.rtt_ns().unwrap_or(0))
+        let less_ns = told_ns.saturating_sub(self.trips.smoothed.rtt_ns().unwrap_or(0));
+        (is_new && is_late).then_some((less_ns, ack < self.space.next))
     }
 
     /// Whether this end sends again what is outstanding, without a word of the other end: a timer went off.

@@ -83,6 +83,12 @@ impl RoundTrips {
         self.echoes.push((segment.ts_value, segment.time_ns));
     }
 
+    /// Whether this end has sent a newer TSval than that of this segment before.
+    pub fn is_past(&self, segment: &Segment) -> bool {
+        let is_older = (segment.ts_value.wrapping_sub(self.newest_echo) as i32) < 0;
+        segment.carries(option::TIMESTAMPS) && self.newest_ns != 0 && is_older
+    }
+
     /// How much less time has passed, by this end's own timestamps, than the capture's clock says; nanoseconds. Their
     /// rate is its own (RFC 7323, 5.4: a tick takes from 1 ms to 1 s), and is taken from those before.
     pub fn less_by_ticks_ns(&self, segment: &Segment) -> Option<i64> {

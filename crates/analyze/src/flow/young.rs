@@ -111,7 +111,7 @@ impl Young {
     /// behind a silence that may end the flow, one that may open another, one with SACK blocks, and one too many.
     #[inline]
     pub fn take(&mut self, segment: &Segment, linger_ns: i64) -> bool {
-        let opens = segment.has(flag::SYN) && !segment.has(flag::ACK) && !self.packets.is_empty();
+        let opens = segment.has(flag::SYN) && self.may_be_opened_anew_by(segment);
         let late = segment.time_ns.saturating_sub(self.last_ns) > linger_ns;
         if opens || late || segment.sack_count > 0 || self.packets.len() == MOST {
             return false;
@@ -121,6 +121,16 @@ impl Young {
         self.finished[usize::from(segment.end)] |= segment.has(flag::FIN);
         self.packets.push(Brief::of(segment));
         true
+    }
+
+    /// Whether a SYN, or the answer to one, may open another connection: an answer is sent again with its number.
+    fn may_be_opened_anew_by(&self, segment: &Segment) -> bool {
+        let mut own = self.packets.iter().filter(|packet| packet.end == segment.end).peekable();
+        let is_again = |packet: &Brief| packet.flags & flag::SYN != 0 && packet.sequence == segment.sequence;
+        match segment.has(flag::ACK) {
+            true => own.peek().is_some() && !own.any(is_again),
+            false => !self.packets.is_empty(),
+        }
     }
 
     /// Whether it may be closed; if not, it is not.

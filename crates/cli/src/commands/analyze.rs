@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 ///
 /// Reads pcap and pcapng, plain, gzip or zstd, and the tables of 'longfat capture', from anyone's capture: at the
 /// sender, at the receiver or between, of whole packets or of headers only. Several files are read as one, in the
-/// order of their first packets; '-' is standard input. Memory goes with the flows that are live, not with the size
+/// order of their packets' times; '-' is standard input. Memory goes with the flows that are live, not with the size
 /// of the files. Damage is reported with its offset, and the rest is read.
 #[derive(clap::Args)]
 #[command(after_help = "Examples:

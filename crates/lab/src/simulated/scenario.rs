@@ -118,8 +118,8 @@ impl Translator<'_> {
         sim::LinkBetween { ends: [self.host(&a.host), self.host(&b.host)], plan: path }
     }
 
-    /// How long before its traffic a connection is opened: [`SETTLE_NS`], or two round trips of the longest path if that
-    /// is more, in whole seconds, so that clocks tick in step with the flows' start on every path.
+    /// How long before its traffic a connection is opened: [`SETTLE_NS`], or two round trips of the longest path if
+    /// that is more, in whole seconds, so that clocks tick in step with the flows' start on every path.
     fn settle_ns(&self) -> u64 {
         let longest_ns = self.plan.flows.iter().map(|flow| self.round_trip_ns(flow)).max().unwrap_or(0);
         longest_ns.saturating_mul(2).max(SETTLE_NS).div_ceil(SETTLE_NS).saturating_mul(SETTLE_NS)

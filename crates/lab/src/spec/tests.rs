@@ -356,7 +356,7 @@ fn a_shortened_experiment_has_its_flows_and_changes_in_their_order_and_can_be_ca
     for case in &experiment.cases {
         let Setting { head, links, flows, .. } = &case.setting;
         assert_eq!((head.warmup, head.duration, head.repeats), (nanos("2s"), nanos("3s"), 1));
-        assert_eq!(head.sample_every, nanos("300ms"));
+        assert_eq!(head.sample_every, nanos("1s"));
         assert_eq!(links["path"].line.schedule.as_ref().unwrap()[0].at, nanos("2s"));
         let (measured, noise) = (&flows["measured"], &flows["noise"]);
         assert_eq!(

@@ -130,7 +130,7 @@ impl ColumnsReader {
 }
 
 impl Segments for ColumnsReader {
-    fn first_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
+    fn next_time_ns(&mut self) -> Result<Option<i64>, CaptureError> {
         self.find_row()?;
         Ok(self.columns.as_ref().map(|columns| columns.time_ns(self.at)))
     }

@@ -1,7 +1,7 @@
 //! The columns of the table, each declared once, for both ways.
 
 use crate::{
-    capture::{Direction, LinkType},
+    capture::{Direction, LATEST_NS, LinkType},
     decode::{Decoded, Protocol, Unfollowed},
     segment::{Checksum, FlowKey, Segment, option},
 };
@@ -14,8 +14,7 @@ use arrow_array::{
 use arrow_schema::ArrowError;
 use std::{collections::HashMap, hash::Hash, net::IpAddr, sync::Arc};
 
-/// Times and lengths beyond these are no packet's, and would make sums overflow.
-const LATEST_NS: i64 = i64::MAX / 2;
+/// A greater length is no packet's, and would make sums overflow.
 const MOST_PAYLOAD_BYTES: u32 = u32::MAX - 65_536;
 /// RFC 7323, 2.3.
 const MOST_WINDOW_SCALE: u8 = 14;
