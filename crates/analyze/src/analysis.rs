@@ -251,6 +251,7 @@ impl<P: FnMut(u64)> Intake<P> {
         order.sort_by_key(|number| firsts_ns[*number].unwrap_or(i64::MAX));
         order.into_iter().for_each(|number| self.conclude(&captures[number]));
         self.hand_on(self.filled);
+        self.note_last();
         let (least, most) = self.span_ns;
         self.others.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
         let named =
@@ -277,14 +278,21 @@ impl<P: FnMut(u64)> Intake<P> {
             self.clock.resume(turn.offset_ns);
             self.tell_clock();
         }
+        if turn.is_first {
+            self.note_last();
+        }
         // Above every time until there is one.
         let last_ns = if turn.is_first { i64::MAX } else { self.last_ns };
         self.earlier_ns = 0;
         self.last_ns = self.read(capture, turn, last_ns)?;
+        Ok(())
+    }
+
+    /// The last packet before another capture begins, or at the end, may have the greatest time.
+    fn note_last(&mut self) {
         if self.last_ns < i64::MAX {
             self.span_ns.1 = self.span_ns.1.max(self.last_ns);
         }
-        Ok(())
     }
 
     /// Reads until the turn is over, which it also is when the clock was set or something is to be told; gives back the

@@ -132,10 +132,8 @@ impl Clock {
 
     /// Goes on with a capture by whose clock this is added to the times.
     pub fn resume(&mut self, offset_ns: i64) {
-        if offset_ns != self.offset_ns {
-            self.others.retain(|other| *other != self.offset_ns && *other != offset_ns);
-            self.set(offset_ns);
-        }
+        self.others.retain(|other| *other != self.offset_ns && *other != offset_ns);
+        self.set(offset_ns);
     }
 
     /// A time that is later than the one before by less is no leap.

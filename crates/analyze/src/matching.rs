@@ -174,13 +174,13 @@ impl Place {
         (*first, *last) = ((*first).min(time_ns), (*last).max(time_ns));
     }
 
-    /// What waited for longer than this, or is more than so many, or everything at the end: packets that only this
-    /// place has, while both captured.
-    fn give_up(&mut self, most_ns: Option<i64>, most_packets: usize) -> Vec<Identity> {
+    /// What waited for longer than this, or is more than so many: packets that only this place has, while both
+    /// captured.
+    fn give_up(&mut self, most_ns: i64, most_packets: usize) -> Vec<Identity> {
         let mut alone = Vec::new();
         while let Some((stamp, identity)) = self.order.front().copied() {
             if self.waiting.get(&identity).is_some_and(|stamps| stamps.front() == Some(&stamp)) {
-                let late = most_ns.is_none_or(|most| self.newest_ns.saturating_sub(stamp.time_ns) > most);
+                let late = self.newest_ns.saturating_sub(stamp.time_ns) > most_ns;
                 if !late && self.waiting_packets <= most_packets {
                     break;
                 }
@@ -514,7 +514,7 @@ impl Matcher {
             Some(_) if is_in_doubt => (i64::MAX, MOST_WAITING),
             Some(_) => (EXPECTED_NS, MOST_WAITING),
         };
-        self.give_up(at, Some(most_ns), most_packets);
+        self.give_up(at, most_ns, most_packets);
     }
 
     /// Whether a packet of both places shows that a silence of one was a step of its clock, or none.
@@ -536,8 +536,8 @@ impl Matcher {
         }
     }
 
-    /// Gives up what waited for longer than this, or is more than so many, or all.
-    fn give_up(&mut self, at: usize, most_ns: Option<i64>, most_packets: usize) {
+    /// Gives up what waited for longer than this, or is more than so many.
+    fn give_up(&mut self, at: usize, most_ns: i64, most_packets: usize) {
         for identity in self.places[at].give_up(most_ns, most_packets) {
             // A flow of which nothing was matched is none that both places have.
             if let Some(halves) = self.flows.get_mut(&identity.key) {
@@ -550,7 +550,7 @@ impl Matcher {
 
     fn finish(mut self) -> Matching {
         self.settle();
-        (0..2).for_each(|at| self.give_up(at, None, 0));
+        (0..2).for_each(|at| self.give_up(at, i64::MAX, 0));
         let matched = |halves: &[Half; 2]| halves.iter().map(Half::matched).sum::<u64>();
         let mut ranked: Vec<_> = self.flows.iter().collect();
         ranked.sort_by_key(|(key, halves)| (std::cmp::Reverse(matched(halves)), **key));
@@ -779,7 +779,7 @@ mod tests {
             let stamp = at(place.newest_ns);
             place.wait(identity(number), stamp);
             assert_eq!(place.take(&identity(number)), Some(stamp));
-            assert_eq!(place.give_up(Some(EXPECTED_NS), MOST_WAITING), []);
+            assert_eq!(place.give_up(EXPECTED_NS, MOST_WAITING), []);
         }
         assert!(place.order.len() <= SLACK + 2, "{}", place.order.len());
         assert_eq!(place.take(&identity(0)), Some(at(0)));

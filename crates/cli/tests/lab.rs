@@ -430,11 +430,13 @@ fn what_cannot_be_slowed_is_refused_before_anything_is_made() {
 #[test]
 fn a_program_that_fails_fails_the_run_and_is_quoted() {
     let bench = Bench::new("failing");
-    let output =
-        bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain", "--set", "flows.measured.block=1GB"]);
+    // One port, which the control connection has.
+    let ports = "hosts.sender.sysctls={\"net.ipv4.ip_local_port_range\"=\"40000 40000\"}";
+    let output = bench.lab(&["run", "spec.toml", "-o", "out", "--case", "plain", "--set", ports]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("sender of flow 'measured' ended early"), "{}", stderr(&output));
-    assert!(stderr(&output).contains("block"), "the program's own words: {}", stderr(&output));
+    let own_words = ":5201 for data: Cannot assign requested address (os error 99); each port";
+    assert!(stderr(&output).contains(own_words), "{}", stderr(&output));
     assert_eq!(bench.left_behind(), Vec::<String>::new());
     let (_, runs) = find_runs(&bench.path("out")).unwrap();
     assert_eq!(runs[0].manifest.status, RunStatus::Failed);

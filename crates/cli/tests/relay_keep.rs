@@ -16,7 +16,7 @@ use std::{
     os::fd::AsRawFd,
     path::Path,
     process::Stdio,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -184,6 +184,40 @@ fn connections_stepped_into_go_on_through_kills_and_upgrades() {
         });
         service.end();
     }
+}
+
+/// Whatever a relay is at with a connection between two others when it is killed, they hear nothing of it.
+#[test]
+fn connections_that_are_stepped_into_while_relays_are_killed_are_not_reset() {
+    let bed = Bed::new("kbe");
+    relay_bed::echo_server(bed.listen());
+    let file = format!("keep = true\n{INTERCEPT}[defaults]\naccept = 'end-to-end'\n");
+    let mut service = Service::start(&bed, &file);
+    let (stop, ended) = (AtomicBool::new(false), AtomicU64::new(0));
+    let talk = || {
+        while !stop.load(Ordering::Acquire) {
+            let stream = TcpStream::connect(relay_bed::SERVER).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            relay_bed::ask(&stream, b"is anybody there");
+            stream.shutdown(Shutdown::Write).unwrap();
+            assert_eq!((&stream).read(&mut [0]).unwrap(), 0);
+            ended.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let stopping = Stop(&stop);
+        for _ in 0..4 {
+            scope.spawn(|| bed.client.run(talk).unwrap());
+        }
+        for _ in 0..20 {
+            let before = ended.load(Ordering::Relaxed);
+            eventually("connections begin", || ended.load(Ordering::Relaxed) > before + 50);
+            service.kill_and_start();
+        }
+        drop(stopping);
+    });
+    assert!(!service.log().contains("warning"), "{}", service.log());
+    service.end();
 }
 
 /// As a service manager reloads: the command returns when the new relay is ready, and the connection goes on.

@@ -169,7 +169,9 @@ fn refusals_outlive_failed_starts(tag: &str, accept: &str, signal: i32) {
     // never.
     eventually("every connection answered was relayed", || answered <= accepted(&bed));
     ask(&bed.connect(SERVER), b"taken again");
-    last.unwrap().end(libc::SIGTERM);
+    let mut last = last.unwrap();
+    last.end(libc::SIGTERM);
+    assert!(!last.log().contains("somebody removed"), "what it took over was its own: {}", last.log());
     let (code, said) = outcome(bed.command(&["clean"]));
     assert!(code == Some(0) && said.contains("longfat_relay"), "{said}");
     assert_eq!(bed.footprint(), before);

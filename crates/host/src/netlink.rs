@@ -138,22 +138,17 @@ pub struct Netlink {
 impl Netlink {
     /// One to ask with.
     pub fn open() -> Result<Netlink> {
-        Netlink::with_groups(0)
+        Netlink::made(SockProtocol::NetlinkRoute, 0, SockFlag::empty())
     }
 
     /// One that tells of changes of links, addresses and routes; it never blocks.
     pub fn watch() -> Result<Netlink> {
-        Netlink::with_groups(LINKS_ADDRESSES_ROUTES)
+        Netlink::listen(SockProtocol::NetlinkRoute, LINKS_ADDRESSES_ROUTES)
     }
 
     /// One that tells what these groups of a protocol (`NETLINK_…`) are told; it never blocks.
     pub fn listen(protocol: SockProtocol, groups: u32) -> Result<Netlink> {
         Netlink::made(protocol, groups, SockFlag::SOCK_NONBLOCK)
-    }
-
-    fn with_groups(groups: u32) -> Result<Netlink> {
-        let blocking = if groups == 0 { SockFlag::empty() } else { SockFlag::SOCK_NONBLOCK };
-        Netlink::made(SockProtocol::NetlinkRoute, groups, blocking)
     }
 
     fn made(protocol: SockProtocol, groups: u32, blocking: SockFlag) -> Result<Netlink> {

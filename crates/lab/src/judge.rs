@@ -50,7 +50,7 @@ fn judged(plan: &Plan, samples: &Samples, metrics: &[Metric], late: &str) -> (Ru
     reasons.extend(cc_faults(plan, samples));
     reasons.extend(start_faults(plan, samples, late));
     reasons.extend(hold_ups::faults(plan, samples));
-    let cpu = metrics.iter().find(|metric| metric.metric == "cpu_busy_ratio").map(|metric| metric.value);
+    let cpu = Metric::find(metrics, "cpu_busy_ratio", "");
     reasons.extend(cpu_fault(plan, cpu));
     if !reasons.is_empty() {
         return (RunStatus::Invalid, reasons);

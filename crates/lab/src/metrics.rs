@@ -255,8 +255,8 @@ fn links(plan: &Plan, samples: &Samples, window: Window, found: &mut Figures) {
             let overhead = f64::from(direction.overhead_bytes);
             let delivered = counter(&|s| s.delivered_bytes as f64 + s.delivered_packets as f64 * overhead);
             // A line that changes its rate has no one rate to compare with.
-            let rate = direction.line.rate_bps.filter(|rate| *rate > 0 && !direction.changes());
-            let utilisation = rate.map(|rate| delivered * 8.0 / (rate as f64 * window.length_s()));
+            let utilisation =
+                direction.steady_bps().map(|rate| delivered * 8.0 / (rate as f64 * window.length_s()));
             found.extend("utilisation_ratio", &of, utilisation);
             let depth = mine().map(|sample| (sample.time_us, sample.queue_bytes as f64));
             level(&depth.collect::<Vec<_>>(), "queue_mean_bytes", "queue_max_bytes", &of, window, found);

@@ -283,6 +283,17 @@ impl DirectionPlan {
         idle && !self.changes()
     }
 
+    /// Rate of a direction, where that is given and the same all the time.
+    pub fn steady_bps(&self) -> Option<u64> {
+        self.line.rate_bps.filter(|rate| *rate > 0 && !self.changes())
+    }
+
+    /// Rate that a direction has changed to by then. One that changes again and again has none.
+    pub fn changed_bps(&self, end_ns: u64) -> Option<u64> {
+        let last = self.schedule.iter().rfind(|change| change.at_ns <= end_ns)?;
+        last.line.rate_bps.filter(|rate| *rate > 0 && self.repeats_ns.is_none())
+    }
+
     /// Whether it is not the same all the time.
     pub fn changes(&self) -> bool {
         !self.schedule.is_empty() || self.opportunities.is_some()

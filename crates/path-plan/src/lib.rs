@@ -11,7 +11,7 @@ mod window;
 
 pub use experiment::{STREAMS_MAX, experiment, experiment_name};
 pub use forecast::{Forecast, Limit};
-pub use window::{QueuePlan, SysctlPlan, WindowPlan};
+pub use window::{QueuePlan, SysctlPlan, WINDOW_MAX_BYTES, WindowPlan};
 
 use longfat_schema::units::{Nanos, Rate, Size};
 use serde::Serialize;

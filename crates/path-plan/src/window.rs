@@ -9,7 +9,7 @@ use longfat_schema::{
 use serde::Serialize;
 
 /// Largest window TCP can announce: 65,535 shifted by at most 14 (RFC 7323, section 2.3).
-const WINDOW_MAX_BYTES: u64 = 65_535 << 14;
+pub const WINDOW_MAX_BYTES: u64 = 65_535 << 14;
 /// A socket buffer is an int in the kernel.
 const BUFFER_MAX_BYTES: u64 = (1 << 31) - 1;
 /// Half of a receive buffer is window, half the kernel's bookkeeping: tcp_adv_win_scale = 1 of old, the ratio that a
@@ -78,6 +78,16 @@ impl QueuePlan {
 }
 
 impl WindowPlan {
+    /// Window that a host must allow each connection, in bytes.
+    pub fn each_bytes(&self) -> u64 {
+        self.bytes.min(WINDOW_MAX_BYTES)
+    }
+
+    /// Least number of connections that fill the path with such windows.
+    pub fn flows_min(&self) -> u64 {
+        self.bytes.div_ceil(WINDOW_MAX_BYTES).max(1)
+    }
+
     pub(crate) fn of(path: &PathSpec, queue_bytes: u64) -> WindowPlan {
         let in_flight = path.pipe_bytes() + queue_bytes as f64;
         let bytes = (WINDOWS_IN_REPAIR * in_flight * path.payload_share()).ceil() as u64;
@@ -144,7 +154,7 @@ pub(crate) fn sysctls(window: &WindowPlan) -> Vec<SysctlPlan> {
 pub(crate) fn notes(path: &PathSpec, window: &WindowPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if window.bytes > WINDOW_MAX_BYTES {
-        let flows = window.bytes.div_ceil(WINDOW_MAX_BYTES);
+        let flows = window.flows_min();
         notes.push(format!(
             "one connection announces at most {WINDOW_MAX_BYTES} bytes (RFC 7323): this path needs at least {flows} flows"
         ));

@@ -35,12 +35,12 @@ pub mod table;
 mod watcher;
 
 use crate::legs::tun::seen_once;
-pub(crate) use adopter::{Adopter, Adopting, Inserted, missing, with_room_for};
+pub(crate) use adopter::{Adopter, Adopting, missing, with_room_for};
 pub(crate) use dump::Dump;
 pub use handshake::Reason;
 pub(crate) use handshake::{Between, LegState};
 pub(crate) use release::{Both, Kept, Released};
-pub(crate) use repaired::{Failure, Repaired, forget_finished};
+pub(crate) use repaired::{Failure, Repaired, forget_both, wake};
 pub(crate) use watcher::{Meant, missing as missing_to_watch};
 
 /// Interfaces at which packets of others' connections are seen, each once: nothing passes by the loopback.

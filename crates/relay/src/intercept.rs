@@ -321,7 +321,7 @@ impl Interception {
         let forwarding = [is_to_end(0), is_to_end(1)];
         let numbers =
             marks::choose(plan, others.into_iter().map(|(name, record)| (name, record.numbers)).collect())?;
-        let signs = (show_life(&table_name)?, Watch::open()?);
+        let (life, watch) = (show_life(&table_name)?, Watch::open()?);
         let pid = std::process::id() as i32;
         let record = Record {
             pid,
@@ -337,7 +337,9 @@ impl Interception {
             true => rules::replace(&table_name, &record, chains),
             false => rules::table(&table_name, &record) + chains,
         })?;
-        let interception = Interception::new(table_name, record, refusals, Found::Nothing, signs);
+        // What a dead relay left behind was this one's to delete.
+        watch.changed(Own::Table, &table_name, &record.numbers);
+        let interception = Interception::new(table_name, record, refusals, Found::Nothing, (life, watch));
         match relay.only_watches() {
             true => interception.tells_watched.set(true),
             false => interception.route()?,
@@ -428,19 +430,15 @@ impl Interception {
 
     /// The table says again that it is this relay's: a successor that had taken it over has failed.
     pub fn stay(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<()> {
-        self.watch.has_lost(&self.table_name, &self.record.numbers);
-        self.watch.mended();
+        self.watch.take_lost(&self.table_name, &self.record.numbers);
         self.renew(plan, ports)
     }
 
     /// Makes again what somebody else has taken away, of rules or of ways; whether there was anything. A successor's
     /// are not touched.
     pub fn mend(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<bool> {
-        if !self.watch.has_lost(&self.table_name, &self.record.numbers) {
-            return Ok(false);
-        }
-        self.watch.mended();
-        if find(&self.table_name).is_some_and(|found| found != self.record) {
+        let is_others = || find(&self.table_name).is_some_and(|found| found != self.record);
+        if !self.watch.take_lost(&self.table_name, &self.record.numbers) || is_others() {
             return Ok(false);
         }
         let made = self.route_again(plan).and_then(|()| self.renew(plan, ports));
@@ -474,7 +472,7 @@ impl Interception {
     /// Changes something: what is told of that is nobody else's doing.
     fn change<T>(&self, what: Own, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let numbers = &self.record.numbers;
-        self.watch.has_lost(&self.table_name, numbers);
+        self.watch.look(&self.table_name, numbers);
         let outcome = work();
         self.watch.changed(what, &self.table_name, numbers);
         outcome

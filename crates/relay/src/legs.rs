@@ -16,6 +16,7 @@ pub(crate) mod steer;
 pub(crate) mod tun;
 
 use crate::{
+    keeping::record::{ConnectionRecord, Held},
     logic::{
         Pair,
         adopted::AdoptedStatus,
@@ -123,6 +124,27 @@ impl Legs {
             idle: Default::default(),
             is_over: Default::default(),
             queues: Default::default(),
+        }
+    }
+
+    /// What is written of it beside its sockets, for whoever keeps them or takes them over: nothing of what has come, as
+    /// at the beginning.
+    pub fn record(&self, worker: usize) -> ConnectionRecord {
+        ConnectionRecord {
+            number: self.number,
+            client: self.client_address,
+            server: self.server_address,
+            listener: None,
+            untried: 0,
+            rule: self.plan.rule.clone(),
+            accepted_us: self.accepted_us,
+            worker,
+            held: [Held::Nowhere, Held::Nowhere],
+            failure: None,
+            inserted: self.is_inserted,
+            loaded_bytes: self.loaded_bytes,
+            brought_bytes: self.brought_bytes,
+            adopted: self.adopted.clone(),
         }
     }
 

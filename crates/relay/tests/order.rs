@@ -43,20 +43,10 @@ fn a_clients_connections_reach_their_server_in_the_order_in_which_it_opened_them
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bed = Bed::new("order");
     let in_order: Vec<u8> = (0..CONNECTIONS as u8).collect();
-    // A processor of this host may be late by more than a round trip of it, and two come exchanged, without any relay,
-    // too. Where dials do not wait for each other, no hundred ever come in order.
-    let are_in_order = |plan: &dyn Fn() -> RelayPlan, to, how| {
-        let mut last = Vec::new();
-        let mut is_in_order = || {
-            last = order_at_the_server(&bed, plan(), to);
-            last == in_order
-        };
-        assert!((0..3).any(|_| is_in_order()), "{how}: {last:?}");
-    };
-    are_in_order(&Bed::transparent, at(ANYWHERE), "intercepted, early");
-    are_in_order(&Bed::after_server, at(ANYWHERE), "after the server");
-    let own = at(&format!("{}:7100", bed::RELAY_V4));
-    are_in_order(&|| Bed::explicit(at(ANYWHERE)), own, "by the relay's own listener");
+    assert_eq!(order_at_the_server(&bed, Bed::transparent(), at(ANYWHERE)), in_order, "intercepted, early");
+    assert_eq!(order_at_the_server(&bed, Bed::after_server(), at(ANYWHERE)), in_order, "after the server");
+    let (explicit, own) = (Bed::explicit(at(ANYWHERE)), at(&format!("{}:7100", bed::RELAY_V4)));
+    assert_eq!(order_at_the_server(&bed, explicit, own), in_order, "by the relay's own listener");
 }
 
 /// The server deals out what comes in to all of its processors, by a hash of addresses and ports.

@@ -64,8 +64,8 @@ impl Experiment {
         let infos = summary::case_infos(result.as_ref(), &manifests);
         let name =
             result.as_ref().map_or_else(|| runs[0].manifest.experiment.clone(), |r| r.experiment.clone());
-        let lost = |info: &CaseInfo| lost(path, info, result.as_ref(), &runs, &damaged);
-        let cases = infos.into_iter().map(|info| case(lost(&info), info, &runs, &summary)).collect();
+        let lost = |info: &CaseInfo, own: &[RunDirectory]| lost(path, info, result.as_ref(), own, &damaged);
+        let cases = infos.into_iter().map(|info| case(info, &runs, lost, &summary)).collect();
         Ok(Experiment {
             path: path.to_owned(),
             damaged: damaged.iter().map(|run| run.error.to_string()).collect(),
@@ -126,30 +126,33 @@ fn of_one(run: &RunManifest) -> String {
     format!("{}: {}, repeat {}", run.experiment, run.case, run.repeat)
 }
 
-fn case(lost: Vec<LostRun>, info: CaseInfo, runs: &[RunDirectory], summary: &Summary) -> Case {
+fn case(
+    info: CaseInfo,
+    runs: &[RunDirectory],
+    lost: impl Fn(&CaseInfo, &[RunDirectory]) -> Vec<LostRun>,
+    summary: &Summary,
+) -> Case {
     let mut own: Vec<RunDirectory> = runs.iter().filter(|r| r.manifest.case == info.name).cloned().collect();
     own.sort_by_key(|run| run.manifest.repeat);
-    let representative = representative(&own, summary);
+    let (lost, representative) = (lost(&info, &own), representative(&own, summary));
     Case { info, runs: own, lost, representative }
 }
 
+/// Runs of a case that are not among its own.
 fn lost(
     path: &Path,
     case: &CaseInfo,
     result: Option<&ResultManifest>,
-    runs: &[RunDirectory],
+    own: &[RunDirectory],
     damaged: &[DamagedRun],
 ) -> Vec<LostRun> {
-    let is_of = |run: &RunDirectory, entry: &RunEntry| {
-        run.manifest.case == entry.case && run.manifest.repeat == entry.repeat
-    };
     let damage = |entry: &RunEntry| {
         let found = damaged.iter().find(|run| run.path == path.join(&entry.path));
         found.map(|run| run.error.to_string())
     };
     let entries = result.iter().flat_map(|r| &r.runs).filter(|entry| entry.case == case.name);
     entries
-        .filter(|entry| runs.iter().all(|run| !is_of(run, entry)))
+        .filter(|entry| own.iter().all(|run| run.manifest.repeat != entry.repeat))
         .map(|entry| LostRun { repeat: entry.repeat, damage: damage(entry) })
         .collect()
 }

@@ -25,7 +25,7 @@ pub struct Stream {
     pub number: u32,
     /// How it is carried.
     pub carrier: Carrier,
-    /// Bytes that had arrived at the last sample.
+    /// Bytes that had arrived when they were last counted.
     pub counted_bytes: u64,
     /// When what its sender had found by the last sample was found.
     pub sampled_avail_us: u64,

@@ -468,8 +468,8 @@ fn packets_of_ipv6_have_its_header_and_carry_less() {
         let plan = longfat_sim::TcpPlan { family, ..tcp("reno") };
         let full =
             path(direction(Some(10_000_000), 5 * MS, 100_000), vec![flow("f", 0, 1, plan)], 20 * SECOND);
-        let mss_bytes = outcome(&full).flow("f").mss_bytes;
-        (mss_bytes, outcome(&full).goodput_mbps("f"))
+        let outcome = outcome(&full);
+        (outcome.flow("f").mss_bytes, outcome.goodput_mbps("f"))
     };
     let ((four_mss, four), (six_mss, six)) = (goodput(Family::Ipv4), goodput(Family::Ipv6));
     assert_eq!((four_mss, six_mss), (1448, 1428));

@@ -4,7 +4,7 @@
 use crate::{
     error::{Error, Result},
     plan::TransferPlan,
-    sockets::{bind_udp, new_udp_socket},
+    sockets::{bind_udp, local_port, new_udp_socket},
 };
 use longfat_host::socket::set_option;
 use nix::{
@@ -131,8 +131,7 @@ pub(crate) fn answer(
 
 /// A socket beside `wide` that has its port at this address alone: what it sends comes from there.
 pub(crate) fn narrowed(wide: &UdpSocket, to: Destination, plan: &TransferPlan) -> Result<UdpSocket> {
-    let port = wide.local_addr().map_err(|source| Error::io("read a data socket's port", source))?.port();
-    let address = to.with_port(port);
+    let address = to.with_port(local_port(wide.local_addr())?);
     let socket = new_udp_socket(&address, plan)?;
     share_port(&socket).map_err(|source| Error::io("share a data port", source))?;
     bind_udp(socket, address)

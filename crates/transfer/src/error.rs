@@ -227,6 +227,10 @@ pub(crate) const HINT_OWN_PORT: &str = "a firewall may stop what goes there: ope
 pub(crate) const HINT_ONE_PORT: &str =
     "the control connection came through, so a firewall may limit how many do";
 
+/// What stops data where each port of this host is another connection's.
+const HINT_NO_PORT: &str = "each port that this host may use is taken: allow more (sysctl \
+                            net.ipv4.ip_local_port_range), or use fewer streams";
+
 /// Result of a transfer step.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -243,7 +247,10 @@ impl Error {
     /// Says that it was data that could not connect, where it was.
     pub(crate) fn of_data(self, hint: &'static str) -> Error {
         match self {
-            Error::Connect { address, source } => Error::DataConnect { address, source, hint },
+            Error::Connect { address, source } => {
+                let is_full = source.raw_os_error() == Some(libc::EADDRNOTAVAIL);
+                Error::DataConnect { address, source, hint: if is_full { HINT_NO_PORT } else { hint } }
+            }
             other => other,
         }
     }

@@ -211,7 +211,7 @@ pub(crate) fn span(us: u64) -> Nanos {
 }
 
 /// A day: no span of a transfer is longer.
-const SPAN_MAX_US: u64 = 86_400_000_000;
+pub(crate) const SPAN_MAX_US: u64 = 86_400_000_000;
 /// Periods below this would be nothing but sampling.
 const PERIOD_MIN_US: u64 = 100;
 

@@ -14,7 +14,7 @@ use crate::{
     proof::{Transcript, random_bytes},
     serve_options::ServeOptions,
     session::Work,
-    sockets::{LOOK_UP, Settings, at_free_port, data_ports, listen_on, udp_socket},
+    sockets::{LOOK_UP, Settings, at_free_port, data_ports, listen_on, local_port, udp_socket},
 };
 use longfat_host::Network;
 use std::{
@@ -162,8 +162,4 @@ impl Preparation<'_> {
             }
         }
     }
-}
-
-fn local_port(address: std::io::Result<SocketAddr>) -> Result<u16> {
-    address.map(|address| address.port()).map_err(|source| Error::io("read a data socket's port", source))
 }

@@ -293,3 +293,8 @@ pub(crate) fn probe(settings: &Settings) -> Result<()> {
     let any = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0);
     new_socket(&any, SockType::Stream).and_then(|socket| settings.apply(&socket))
 }
+
+/// The port of a data socket, of its own address as the kernel says it.
+pub(crate) fn local_port(address: io::Result<SocketAddr>) -> Result<u16> {
+    address.map(|address| address.port()).map_err(|source| Error::io("read a data socket's port", source))
+}

@@ -48,7 +48,7 @@ pub(crate) fn run(sockets: &[TcpStream], start_ns: u64, context: &Context<'_>) -
             .zip(sockets)
             .map(|(stream, socket)| {
                 let (pattern, returns) = (&pattern, &returns);
-                let start = start_ns.saturating_add(u64::from(stream) * plan.stagger_us * 1000);
+                let start = start_ns + u64::from(stream) * plan.stagger_us * 1000;
                 threads::spawn(scope, move || {
                     let written = write_stream(socket, stream, start, pattern, context);
                     returns.writer_ended();

@@ -1,5 +1,6 @@
 //! When a transfer begins, and what was agreed before.
 
+use crate::plan::SPAN_MAX_US;
 use std::{
     sync::{
         Arc,
@@ -22,7 +23,7 @@ pub enum Start {
 
 /// A start may be this far ahead: a day, as long as any span of a transfer. What is further ahead is no time of this
 /// host's CLOCK_MONOTONIC.
-const AHEAD_MAX_NS: u64 = 86_400_000_000_000;
+const AHEAD_MAX_NS: u64 = SPAN_MAX_US * 1000;
 
 /// Whether a start is too far ahead to be meant.
 pub(crate) fn is_far(start_ns: u64, now_ns: u64) -> bool {

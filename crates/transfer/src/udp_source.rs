@@ -24,7 +24,7 @@ pub(crate) fn run(sockets: &[UdpSocket], start_ns: u64, token: u64, context: &Co
         let senders: Vec<_> = (0u32..)
             .zip(sockets)
             .map(|(stream, socket)| {
-                let start = start_ns.saturating_add(u64::from(stream) * context.plan.stagger_us * 1000);
+                let start = start_ns + u64::from(stream) * context.plan.stagger_us * 1000;
                 threads::spawn(scope, move || Sender::new(socket, stream, token, context).run(start))
             })
             .collect();

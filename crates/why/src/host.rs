@@ -91,20 +91,6 @@ pub fn path(rate: Rate, rtt: Nanos) -> Result<PathPlan, PathError> {
     PathSpec { rate, rtt, mtu_bytes: MTU_BYTES, loss: 0.0, flows: 1, queue: None }.plan()
 }
 
-/// What of a path's window one connection can have: TCP announces no more than 1 GiB.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Windows {
-    /// Window that a host must allow each connection, in bytes.
-    pub each_bytes: u64,
-    /// Least number of connections that fill the path with such windows.
-    pub flows: u64,
-}
-
-/// How many connections a path takes, and the window of each.
-pub fn windows(path: &PathPlan) -> Windows {
-    buffers::window(path)
-}
-
 /// What could be better on this host for this path, the dearest first.
 pub fn advice(path: &PathPlan, settings: &Settings, counts: &Counts) -> Vec<Advice> {
     let asked = Asked { path, settings, counts };

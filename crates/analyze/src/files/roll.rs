@@ -12,6 +12,7 @@ use crate::capture::{
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
+    ffi::OsString,
     fs::File,
     io::{self, BufWriter, Write},
     path::{Path, PathBuf},
@@ -82,15 +83,14 @@ impl RollSpec {
         let Some(name) = self.path.file_name().filter(|_| self.has_several()) else { return Vec::new() };
         let directory = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let is_number = |rest: &[u8]| rest.len() >= 5 && rest.iter().all(u8::is_ascii_digit);
-        let is_of_ring = |path: &PathBuf| {
-            let found = path.file_name().unwrap_or_default().as_encoded_bytes();
-            let rest = found.strip_prefix(name.as_encoded_bytes()).and_then(|rest| rest.strip_prefix(b"."));
-            rest.is_some_and(is_number)
+        let is_of_ring = |found: &OsString| {
+            let rest = found.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+            rest.and_then(|rest| rest.strip_prefix(b".")).is_some_and(is_number)
         };
         // Of a directory that may not be read, the making of each file tells.
         let entries = std::fs::read_dir(directory.unwrap_or(Path::new("."))).into_iter().flatten().flatten();
-        let mut found: Vec<_> =
-            entries.map(|entry| self.path.with_file_name(entry.file_name())).filter(is_of_ring).collect();
+        let names = entries.map(|entry| entry.file_name()).filter(is_of_ring);
+        let mut found: Vec<_> = names.map(|name| self.path.with_file_name(name)).collect();
         found.sort();
         found
     }

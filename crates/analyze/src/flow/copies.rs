@@ -10,6 +10,7 @@
 //! this end, twice, too. What is sent again has a new timestamp (RFC 7323, 3.2): one that its end has left behind is
 //! that of a copy, however late.
 
+use super::half::LEAST_SEGMENT;
 use crate::segment::{Segment, flag};
 
 /// Packets remembered with all that a part or a whole of them is known by.
@@ -35,9 +36,6 @@ const SURE_PACKETS: u64 = 8;
 const MOST_ALIKE: u8 = 8;
 /// An acknowledgement that far below the highest one begins anew.
 const FAR_BYTES: u32 = 1 << 20;
-/// Every path passes segments of this size (RFC 9293, 3.7.1): a bundle is cut into no smaller ones, but where the MSS
-/// is.
-const LEAST_SEGMENT: u32 = 536;
 
 /// What an end does not do so soon, as far as the place of the capture tells.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -176,8 +174,8 @@ impl Kept {
         };
         let segment = offset / number;
         let is_last = offset + part.length == self.length;
-        let is_joined = part.length.is_multiple_of(segment.max(1));
-        (mss_bytes == 0 || self.length > mss_bytes)
+        let is_joined = part.length.is_multiple_of(segment);
+        self.length > mss_bytes
             && offset.is_multiple_of(number)
             && (least..=most).contains(&segment)
             && (part.length == segment || self.is_cut && (is_last || is_joined))
@@ -220,7 +218,7 @@ impl Recent {
     /// Whether identifications tell packets apart: some senders give all the same.
     fn tells(&self, this: &Mark) -> bool {
         let mut others = self.marks.iter().filter(|mark| mark.ip_id == this.ip_id);
-        this.ip_id != 0 && others.all(|mark| mark.sequence == this.sequence)
+        others.all(|mark| mark.sequence == this.sequence)
     }
 }
 
@@ -291,7 +289,7 @@ impl Bares {
 
     /// Whether identifications tell packets apart.
     fn tells(&self, ip_id: u16, said: &Said) -> bool {
-        ip_id != 0 && !self.last.iter().any(|bare| bare.ip_id == ip_id && bare.said != *said)
+        !self.last.iter().any(|bare| bare.ip_id == ip_id && bare.said != *said)
     }
 }
 
@@ -392,7 +390,7 @@ impl Copies {
         let marks = self.recent.iter().flat_map(|recent| &recent.marks);
         let bares = self.bares.iter().flat_map(|bares| &bares.last);
         let mut ids = marks.map(|mark| mark.ip_id).chain(bares.map(|bare| bare.ip_id));
-        ids.any(|id| id != 0 && id != ip_id)
+        ip_id != 0 && ids.any(|id| id != 0 && id != ip_id)
     }
 
     /// How late copies come in this capture, with room: as that of the SYN did, or at once where nearly all packets of

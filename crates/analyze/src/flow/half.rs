@@ -27,7 +27,7 @@ const AT_ONCE_NS: i64 = 2_000_000;
 /// Without a known MSS, larger packets may be offloads', and this much is a full segment.
 const USUAL_SEGMENT: u32 = 1_448;
 /// Every path passes packets with so much (RFC 9293, 3.7.1): smaller ones are full where the MSS is smaller.
-const LEAST_SEGMENT: u32 = 536;
+pub(super) const LEAST_SEGMENT: u32 = 536;
 /// All fragments of a packet hold no more (RFC 791).
 const LARGEST_PACKET: u64 = 65_535;
 /// Round trips of silence that a timer ended, with room for ours being more than the sender's; and that a probe did at

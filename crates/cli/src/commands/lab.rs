@@ -208,8 +208,8 @@ struct SpecArgs {
     /// Runs of each case.
     #[arg(long, value_name = "N")]
     repeats: Option<u32>,
-    /// One repeat, at most 2 s of warm-up and a window of at most 3 s, times of flows and schedules in proportion: to
-    /// see that it works, not to learn from.
+    /// One repeat, at most 2 s of warm-up and 3 s of window; flows and schedules in proportion. To see that it works,
+    /// not to learn from.
     #[arg(long)]
     quick: bool,
 }

@@ -40,7 +40,7 @@ const CLOCK_QUESTIONS: u32 = 16;
 /// Prints what there is, a fact a line. It changes nothing.
 const PROBE: &str = "echo machine=$(uname -sm); echo user=$(id -u); \
     sudo -n true 2>/dev/null && echo sudo=yes; \
-    for p in ip sha256sum mktemp; do command -v $p >/dev/null && echo $p=yes; done; \
+    for p in ip gzip sha256sum mktemp; do command -v $p >/dev/null && echo $p=yes; done; \
     echo free=$(df -Pk /tmp | tail -n 1)";
 
 /// Why a machine did not do its part.
@@ -91,12 +91,12 @@ struct Talk {
     directory: String,
 }
 
-/// The program on its way to a machine.
+/// The program on its way to a machine, packed.
 #[derive(Debug)]
 pub struct Copying<'a> {
     connection: &'a Connection,
     directory: &'a str,
-    program: &'a Path,
+    packed: &'a Path,
     record: &'a FileRecord,
 }
 
@@ -104,8 +104,8 @@ impl Copying<'_> {
     /// Waits until it is there, whole.
     pub fn carry_out(&self, stop: &AtomicBool) -> Result<(), SshError> {
         let file = format!("{}/longfat", self.directory);
-        let script = format!("umask 077; cat >{file} && chmod 700 {file} && sha256sum {file}");
-        let said = self.connection.run(&script, File::open(self.program)?.into(), COPY_WITHIN, stop)?;
+        let script = format!("umask 077; gzip -dc >{file} && chmod 700 {file} && sha256sum {file}");
+        let said = self.connection.run(&script, File::open(self.packed)?.into(), COPY_WITHIN, stop)?;
         if said.split_whitespace().next() == Some(self.record.sha256.as_str()) {
             return Ok(());
         }
@@ -158,14 +158,14 @@ impl Machine {
         self.wait_for_directory(stop).map_err(|error| self.of_ssh(error))
     }
 
-    /// The program on its way into that directory. It may be carried out in any thread.
+    /// The program, packed by gzip, on its way into that directory. It may be carried out in any thread.
     pub fn copying<'a>(
         &'a self,
-        program: &'a Path,
+        packed: &'a Path,
         record: &'a FileRecord,
     ) -> Result<Copying<'a>, MachineError> {
         let talk = self.talk.as_ref().ok_or_else(|| self.failed("it was not entered"))?;
-        Ok(Copying { connection: &self.connection, directory: &talk.directory, program, record })
+        Ok(Copying { connection: &self.connection, directory: &talk.directory, packed, record })
     }
 
     /// Starts the program that was copied.
@@ -352,7 +352,8 @@ fn missing(said: &str, needed_bytes: u64, name: impl Fn(&str) -> String) -> Vec<
         let why = "network parameters need root; this user is not, and 'sudo -n true' fails".to_owned();
         lacks("rights", why, "connect as root, or allow sudo without a password");
     }
-    for (program, package) in [("ip", "iproute2"), ("sha256sum", "coreutils"), ("mktemp", "coreutils")] {
+    let needed = [("ip", "iproute2"), ("gzip", "gzip"), ("sha256sum", "coreutils"), ("mktemp", "coreutils")];
+    for (program, package) in needed {
         if fact(program).is_none() {
             let why = "it is not on the PATH there".to_owned();
             lacks(&format!("the program '{program}'"), why, &format!("install the package {package}"));
@@ -416,7 +417,7 @@ mod tests {
 
     fn facts() -> String {
         format!(
-            "machine=Linux {}\nuser=0\nip=yes\nsha256sum=yes\nmktemp=yes\nfree=/dev/vda1 100 50 2000 5% /tmp\n",
+            "machine=Linux {}\nuser=0\nip=yes\ngzip=yes\nsha256sum=yes\nmktemp=yes\nfree=/dev/vda1 100 50 2000 5% /tmp\n",
             std::env::consts::ARCH
         )
     }
@@ -432,7 +433,7 @@ mod tests {
         assert_eq!(lacks(&facts().replace("Linux ", "Linux un"), 0).len(), 1);
         assert_eq!(lacks(&facts().replace("user=0", "user=7"), 0), ["rights"]);
         assert_eq!(lacks(&facts().replace("user=0", "user=7\nsudo=yes"), 0), Vec::<String>::new());
-        assert_eq!(lacks(&facts().replace("ip=yes\n", ""), 0), ["the program 'ip'"]);
-        assert_eq!(lacks("", 1).len(), 6);
+        assert_eq!(lacks(&facts().replace("\nip=yes\n", "\n"), 0), ["the program 'ip'"]);
+        assert_eq!(lacks("", 1).len(), 7);
     }
 }

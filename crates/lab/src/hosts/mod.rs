@@ -39,7 +39,7 @@ use crate::{
     samples::Samples,
 };
 use clock::{Exchange, estimate};
-use longfat_host::{facts, monotonic_us, support, support::Missing};
+use longfat_host::{facts, monotonic_us, mortal_command, support, support::Missing};
 use longfat_mobility::Key;
 use longfat_schema::{
     lines,
@@ -50,7 +50,7 @@ use machine::Machine;
 use onlook::Onlook;
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError, atomic::AtomicBool},
 };
@@ -90,7 +90,7 @@ pub struct Hosts {
     pub table: Table,
     machines: Mutex<Vec<Machine>>,
     // Last: sockets and logs of the connections.
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// Whether they can do it.
@@ -131,7 +131,7 @@ impl Hosts {
             let plans = kinds(plans, &hosts.table);
             let machines = hosts.machines.get_mut().unwrap_or_else(PoisonError::into_inner);
             machines.iter_mut().try_for_each(|machine| machine.make_room(stop))?;
-            copy_to_all(machines, program, stop)?;
+            copy_to_all(machines, program, hosts.directory.path(), stop)?;
             machines.iter_mut().try_for_each(|machine| machine.enter(stop))?;
             for machine in machines {
                 missing.extend(machine.lacks(&plans, stop)?);
@@ -146,8 +146,10 @@ impl Hosts {
         program: &Path,
         stop: &AtomicBool,
     ) -> Result<(Hosts, Vec<Missing>), HostsError> {
-        let mut missing: Vec<Missing> =
-            support::missing_program("ssh", "openssh-client").into_iter().collect();
+        let mut missing: Vec<Missing> = [("ssh", "openssh-client"), ("gzip", "gzip")]
+            .into_iter()
+            .filter_map(|(program, package)| support::missing_program(program, package))
+            .collect();
         let directory = tempfile::tempdir().map_err(|source| PartError::io(&std::env::temp_dir(), source))?;
         let begun = table.hosts.iter().filter(|_| missing.is_empty());
         let begun = begun
@@ -157,7 +159,7 @@ impl Hosts {
         for machine in &mut machines {
             missing.extend(machine.look(needed_bytes, stop)?);
         }
-        let hosts = Hosts { table, machines: Mutex::new(machines), _directory: directory };
+        let hosts = Hosts { table, machines: Mutex::new(machines), directory };
         Ok((hosts, missing))
     }
 }
@@ -170,11 +172,19 @@ impl Drop for Hosts {
     }
 }
 
-/// Sends the program to all machines at once: their lines are most likely not one.
-fn copy_to_all(machines: &[Machine], program: &Path, stop: &AtomicBool) -> Result<(), HostsError> {
-    let record = FileRecord::of_file(program).map_err(|source| PartError::io(program, source))?;
+/// Sends the program to all machines at once, since their lines are most likely not one; it is made small once for all
+/// of them.
+fn copy_to_all(
+    machines: &[Machine],
+    program: &Path,
+    directory: &Path,
+    stop: &AtomicBool,
+) -> Result<(), HostsError> {
+    let failed = |source| PartError::io(program, source);
+    let (record, packed) =
+        (FileRecord::of_file(program).map_err(failed)?, pack(program, directory).map_err(failed)?);
     let copying =
-        machines.iter().map(|machine| machine.copying(program, &record)).collect::<Result<Vec<_>, _>>()?;
+        machines.iter().map(|machine| machine.copying(&packed, &record)).collect::<Result<Vec<_>, _>>()?;
     let copied = std::thread::scope(|scope| {
         let threads: Vec<_> =
             copying.iter().map(|copying| scope.spawn(move || copying.carry_out(stop))).collect();
@@ -186,6 +196,14 @@ fn copy_to_all(machines: &[Machine], program: &Path, stop: &AtomicBool) -> Resul
             .map_err(|error| machine.of_ssh(error))?;
     }
     Ok(())
+}
+
+/// The program as gzip makes it in little time.
+fn pack(program: &Path, directory: &Path) -> io::Result<PathBuf> {
+    let packed = directory.join("program.gz");
+    let (input, output) = (fs::File::open(program)?, fs::File::create(&packed)?);
+    let status = mortal_command("gzip").args(["-1", "-c"]).stdin(input).stdout(output).status()?;
+    if status.success() { Ok(packed) } else { Err(io::Error::other(format!("gzip: {status}"))) }
 }
 
 /// Room for the program and what one run's programs write.

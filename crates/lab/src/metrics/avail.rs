@@ -15,10 +15,6 @@ use std::collections::BTreeMap;
 
 /// Long enough for the mean of bursty traffic to mean something, short enough to show a step.
 const BIN_US: i64 = 500_000;
-/// TCP with timestamps; UDP: over IPv4.
-const TCP_HEADER_BYTES: f64 = 52.0;
-const UDP_HEADER_BYTES: f64 = 28.0;
-const MORE_OF_IPV6_BYTES: f64 = 20.0;
 
 /// One direction of a link: its name, and from which host.
 type Way = (String, String);
@@ -170,16 +166,15 @@ fn direction<'a>(plan: &'a Plan, (link, from): &Way) -> Option<&'a DirectionPlan
 }
 
 fn with_headers(plan: &Plan, flow: &FlowPlan, ways: &[Way]) -> f64 {
-    let more = if flow.address.is_ipv6() { MORE_OF_IPV6_BYTES } else { 0.0 };
     match flow.protocol {
         Protocol::Udp => {
             let payload = flow.payload_bytes() as f64;
-            (payload + UDP_HEADER_BYTES + more) / payload
+            (payload + f64::from(flow.family().udp_header_bytes())) / payload
         }
         Protocol::Tcp => {
             let mine = |cable: &&crate::plan::CablePlan| ways.iter().any(|(link, _)| *link == cable.name);
             let mtu = plan.links.iter().filter(mine).map(|cable| cable.mtu_bytes).min().unwrap_or(1500);
-            f64::from(mtu) / (f64::from(mtu) - TCP_HEADER_BYTES - more)
+            f64::from(mtu) / (f64::from(mtu) - f64::from(flow.family().tcp_header_bytes()))
         }
     }
 }

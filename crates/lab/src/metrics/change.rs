@@ -35,12 +35,7 @@ fn new_rate_bps(plan: &Plan) -> Option<u64> {
     let end_ns = u64::try_from(plan.window_end_us).ok()?.saturating_mul(1000);
     let ways =
         plan.links.iter().flat_map(|cable| &cable.path).flat_map(|path| [&path.forward, &path.backward]);
-    // One that changes again and again has no new rate.
-    let at_end = ways.filter(|way| way.repeats_ns.is_none()).filter_map(|way| {
-        let last = way.schedule.iter().rfind(|change| change.at_ns <= end_ns)?;
-        last.line.rate_bps.filter(|rate| *rate > 0)
-    });
-    at_end.min()
+    ways.filter_map(|way| way.changed_bps(end_ns)).min()
 }
 
 /// When the first span of the window begins in which so much arrived, since the window's start.

@@ -18,6 +18,7 @@ use crate::spec::Protocol;
 use longfat_cc::{Algorithm, Tunables, queue::QueuePlan};
 use longfat_link::LinkPlan;
 use longfat_schema::{arrivals::Arrivals, own_time::Dilation, run::AxisPoint};
+use longfat_sim::Family;
 use longfat_transfer::{Amount, TransferPlan};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -193,7 +194,7 @@ pub struct FlowPlan {
     pub window_bytes: Option<u64>,
     /// Bytes per write; the program's default when absent.
     pub block_bytes: Option<u64>,
-    /// UDP payload size; the program's default when absent.
+    /// UDP payload of a datagram; what a packet of Ethernet carries when absent.
     pub datagram_bytes: Option<u64>,
     /// Limit of the application's rate.
     pub rate_bps: Option<u64>,
@@ -215,6 +216,9 @@ pub struct FlowPlan {
     pub size_bytes: Option<u64>,
 }
 
+/// Largest packet of Ethernet.
+const ETHERNET_BYTES: u32 = 1500;
+
 impl FlowPlan {
     /// When its last stream ends, after the start of the run: each sends so long from its own start.
     pub fn end_us(&self) -> u64 {
@@ -230,7 +234,12 @@ impl FlowPlan {
 
     /// Payload of its datagrams, in bytes: what it says, or what a packet of Ethernet carries.
     pub fn payload_bytes(&self) -> u64 {
-        self.datagram_bytes.unwrap_or(if self.address.is_ipv6() { 1452 } else { 1472 })
+        self.datagram_bytes.unwrap_or_else(|| (ETHERNET_BYTES - self.family().udp_header_bytes()).into())
+    }
+
+    /// Version of IP by which it goes.
+    pub fn family(&self) -> Family {
+        if self.address.is_ipv6() { Family::Ipv6 } else { Family::Ipv4 }
     }
 
     /// What the transfer program is told of it; the rest is the run's, or as the program has it.

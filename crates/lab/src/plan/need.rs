@@ -149,10 +149,14 @@ pub(crate) fn packets_per_s(plan: &Plan) -> f64 {
 
 /// Propagation there and back, of the way a flow goes.
 pub fn round_trip_ns(plan: &Plan, flow: &FlowPlan) -> u64 {
-    let path = Topology::of_plan(plan).path(&flow.from, &flow.to).unwrap_or_default();
-    let cables =
-        path.iter().filter_map(|hop| plan.links.iter().find(|cable| cable.name == hop.link)?.path.as_ref());
-    cables.map(|path| path.forward.line.delay_ns + path.backward.line.delay_ns).sum()
+    let paths = way(plan, &Topology::of_plan(plan), flow).into_iter().filter_map(|cable| cable.path.as_ref());
+    paths.map(|path| path.forward.line.delay_ns + path.backward.line.delay_ns).sum()
+}
+
+/// Cables of the way that a flow goes.
+pub(crate) fn way<'p>(plan: &'p Plan, topology: &Topology<'_>, flow: &FlowPlan) -> Vec<&'p CablePlan> {
+    let hops = topology.path(&flow.from, &flow.to).unwrap_or_default();
+    hops.iter().filter_map(|hop| plan.links.iter().find(|cable| cable.name == hop.link)).collect()
 }
 
 fn ms(ns: u64) -> String {

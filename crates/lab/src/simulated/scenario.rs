@@ -8,6 +8,7 @@ use crate::{
     backend::DRAIN_MS,
     plan::{
         CablePlan, FlowPlan, HostPlan, Plan, RelayPlan,
+        need::way,
         network::{Hop, Topology},
     },
     spec::Protocol,
@@ -71,10 +72,6 @@ pub fn translate(plan: &Plan) -> Result<Translation, SimulationError> {
     Ok(Translation { scenario, unmodelled })
 }
 
-fn family(flow: &FlowPlan) -> sim::Family {
-    if flow.address.is_ipv6() { sim::Family::Ipv6 } else { sim::Family::Ipv4 }
-}
-
 fn node(host: &HostPlan) -> sim::NodePlan {
     sim::NodePlan { name: host.name.clone(), forwards: host.forward, hold_ups: Vec::new() }
 }
@@ -121,22 +118,19 @@ impl Translator<'_> {
     /// How long before its traffic a connection is opened: [`SETTLE_NS`], or two round trips of the longest path if
     /// that is more, in whole seconds, so that clocks tick in step with the flows' start on every path.
     fn settle_ns(&self) -> u64 {
-        let longest_ns = self.plan.flows.iter().map(|flow| self.round_trip_ns(flow)).max().unwrap_or(0);
+        let longest_ns =
+            self.plan.flows.iter().map(|flow| self.longest_round_trip_ns(flow)).max().unwrap_or(0);
         longest_ns.saturating_mul(2).max(SETTLE_NS).div_ceil(SETTLE_NS).saturating_mul(SETTLE_NS)
     }
 
-    /// Round trip of a flow's path without a queue, at the beginning.
-    fn round_trip_ns(&self, flow: &FlowPlan) -> u64 {
-        let path = self.topology.path(&flow.from, &flow.to).unwrap_or_default();
-        let of_hop = |hop: &Hop<'_>| {
-            let cable = self.plan.links.iter().find(|cable| cable.name == hop.link);
-            let Some(path) = cable.and_then(|cable| cable.path.as_ref()) else { return 2 * CABLE_DELAY_NS };
-            let lines = [&path.forward.line, &path.backward.line];
-            lines
-                .iter()
-                .fold(0, |sum: u64, line| sum.saturating_add(line.delay_ns).saturating_add(line.jitter_ns))
+    /// Longest round trip of a flow's way without a queue, at the beginning.
+    fn longest_round_trip_ns(&self, flow: &FlowPlan) -> u64 {
+        let of_cable = |cable: &CablePlan| {
+            let Some(path) = &cable.path else { return 2 * CABLE_DELAY_NS };
+            let lines = [&path.forward.line, &path.backward.line].into_iter();
+            lines.flat_map(|line| [line.delay_ns, line.jitter_ns]).fold(0, u64::saturating_add)
         };
-        path.iter().map(of_hop).fold(0, u64::saturating_add)
+        way(self.plan, &self.topology, flow).into_iter().map(of_cable).fold(0, u64::saturating_add)
     }
 
     fn flow(&self, flow: &FlowPlan) -> Result<sim::FlowPlan, SimulationError> {
@@ -182,7 +176,7 @@ impl Translator<'_> {
         let (from, to) = (self.parameters(&flow.from), self.parameters(&flow.to));
         Ok(sim::TcpPlan {
             mtu_bytes: self.mtu_bytes(path),
-            family: family(flow),
+            family: flow.family(),
             block_bytes: flow.offered_bytes(),
             echo_every_bytes: flow.echo_every_bytes,
             sender: sim::EndpointPlan {
@@ -206,13 +200,13 @@ impl Translator<'_> {
     fn udp(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<sim::UdpPlan, SimulationError> {
         let datagram_bytes = u32::try_from(flow.payload_bytes()).unwrap_or(u32::MAX);
         let mtu_bytes = self.mtu_bytes(path);
-        let most_bytes = mtu_bytes.saturating_sub(family(flow).udp_header_bytes());
+        let most_bytes = mtu_bytes.saturating_sub(flow.family().udp_header_bytes());
         if datagram_bytes > most_bytes {
             let flow = flow.name.clone();
             return Err(SimulationError::Datagram { flow, datagram_bytes, mtu_bytes, most_bytes });
         }
         let seed = flow.arrivals_seed.unwrap_or_default();
-        Ok(sim::UdpPlan { datagram_bytes, family: family(flow), arrivals: flow.arrivals, seed })
+        Ok(sim::UdpPlan { datagram_bytes, family: flow.family(), arrivals: flow.arrivals, seed })
     }
 
     /// The relay that takes a flow's connections over: it intercepts the link by which they reach its host on their

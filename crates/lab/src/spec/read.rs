@@ -226,8 +226,8 @@ impl Reading<'_> {
         for (file, figure) in
             file.iter().flat_map(|file| file.published.iter().map(move |figure| (file, figure)))
         {
-            let its = cells.iter().filter(|case| case.published.contains(figure));
-            expect::check_published(&format!("cases.{}.published", file.name), figure, its, problems);
+            let path = format!("cases.{}.published", file.name);
+            expect::check_published(&path, figure, cells.iter(), problems);
         }
         cells
     }

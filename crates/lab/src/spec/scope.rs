@@ -99,9 +99,8 @@ fn of_link(kind: &Kind, of: &str, setting: &Setting) -> Option<String> {
     }
     let plan = plan(setting.links.get(name)?)?;
     let direction = if way == "backward" { &plan.backward } else { &plan.forward };
-    let has_one_rate = direction.line.rate_bps.is_some_and(|rate| rate > 0) && !direction.changes();
     let why = || format!("'{}' of '{of}' needs a link whose rate is given and does not change", kind.name);
-    (!has_one_rate).then(why)
+    direction.steady_bps().is_none().then(why)
 }
 
 /// Faults of a link's values are said elsewhere.
@@ -112,10 +111,7 @@ fn plan(cable: &super::CableSpec) -> Option<LinkPlan> {
 /// Whether a link has a new rate before the end, and not again and again.
 fn changes_rate(setting: &Setting) -> bool {
     let end_ns = setting.head.warmup.0.saturating_add(setting.head.duration.0);
-    let is_new = |way: &DirectionPlan| {
-        let last = way.schedule.iter().rfind(|change| change.at_ns <= end_ns);
-        way.repeats_ns.is_none() && last.is_some_and(|last| last.line.rate_bps.is_some_and(|rate| rate > 0))
-    };
+    let is_new = |way: &DirectionPlan| way.changed_bps(end_ns).is_some();
     let mut plans = setting.links.values().filter_map(plan);
     plans.any(|plan| is_new(&plan.forward) || is_new(&plan.backward))
 }

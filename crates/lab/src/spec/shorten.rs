@@ -23,7 +23,8 @@ impl Experiment {
 fn shorten(setting: &mut Setting, warmup: Nanos, duration: Nanos) {
     let run = [setting.head.warmup.0, setting.head.duration.0];
     let shorter = Shorter { run, most: [warmup.0, duration.0] };
-    setting.flows.values_mut().for_each(|flow| shorter.flow(flow));
+    let head = &setting.head;
+    setting.flows.values_mut().for_each(|flow| shorter.flow(flow, Nanos(flow.end_ns(head))));
     setting.follows.values_mut().for_each(|follow| follow.start = shorter.at(follow.start));
     let schedules = setting.links.values_mut().filter_map(|cable| cable.line.schedule.as_mut());
     schedules.flatten().for_each(|change| change.at = shorter.at(change.at));
@@ -47,10 +48,8 @@ impl Shorter {
         Nanos(at_ns.saturating_add(left_ns))
     }
 
-    fn flow(&self, flow: &mut FlowSpec) {
-        let run_ns = self.run[0].saturating_add(self.run[1]);
-        let end = Nanos(flow.start.0.saturating_add(flow.duration.map_or(u64::MAX, |length| length.0)));
-        let end = flow.stop.unwrap_or(end.min(Nanos(run_ns)));
+    /// A flow that ends then.
+    fn flow(&self, flow: &mut FlowSpec, end: Nanos) {
         let (start, short_end) = (self.at(flow.start), self.at(end));
         let short_ns = short_end.0.saturating_sub(start.0);
         flow.stagger.0 = share(flow.stagger.0, short_ns, end.0.saturating_sub(flow.start.0));

@@ -4,14 +4,15 @@ use super::{
     clocks::Clocks,
     handshake::{Between, LegState, Reason},
     log::{self, Log},
-    repaired::{Failure, Repaired},
+    repaired::{self, Failure, Repaired},
     segment::{self, Segment},
     table::{Handshakes, Verdict},
     watcher::{Adoption, Look, Step, Watcher},
 };
 use crate::{
     Result,
-    legs::tun::Tun,
+    keeping::{Keeping, connection_id, record::Holding},
+    legs::{Legs, tun::Tun},
     logic::{Pair, adopted::AdoptedStatus},
     observe::journal::Once,
     plan::{Acknowledge, ConnectionPlan, LegPlan, RelayPlan},
@@ -21,7 +22,8 @@ use longfat_host::support::Missing;
 use longfat_kernel::alike::Alike;
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, TcpStream},
+    net::IpAddr,
+    os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -119,42 +121,36 @@ impl Adopting {
     }
 }
 
-/// A connection with a socket towards each end.
-#[derive(Debug)]
-pub(crate) struct Inserted {
-    pub pair: Pair,
-    pub to_client: TcpStream,
-    pub to_server: TcpStream,
-    pub plan: Arc<ConnectionPlan>,
-    /// What each had been sent by the ends, and was not acknowledged: the client's leg, the server's.
-    pub loaded_bytes: [u64; 2],
-    /// Facts of a connection that was adopted in mid-stream.
-    pub adopted: Option<AdoptedStatus>,
-}
-
 /// One worker's.
 pub(crate) struct Adopter<'a> {
     shared: &'a Shared<'a>,
     adopting: &'a Adopting,
+    keeping: &'a Keeping,
     /// The worker's index.
     holder: usize,
     /// Whether nothing was left in its interface at the last reading.
     is_empty: bool,
     buffer: Box<[u8]>,
     copies: Box<[u8]>,
-    inserted: Vec<Inserted>,
+    inserted: Vec<Legs>,
     /// Last packets of handshakes, for their servers: of connections whose packets only nftables holds.
     going: Vec<(Vec<u8>, IpAddr)>,
     looked: Instant,
 }
 
 impl<'a> Adopter<'a> {
-    pub fn new(shared: &'a Shared<'a>, adopting: &'a Adopting, holder: usize) -> Adopter<'a> {
+    pub fn new(
+        shared: &'a Shared<'a>,
+        adopting: &'a Adopting,
+        keeping: &'a Keeping,
+        holder: usize,
+    ) -> Adopter<'a> {
         let buffer = || vec![0; PACKET_BYTES].into_boxed_slice();
         let (inserted, going) = Default::default();
         Adopter {
             shared,
             adopting,
+            keeping,
             holder,
             is_empty: true,
             buffer: buffer(),
@@ -170,8 +166,8 @@ impl<'a> Adopter<'a> {
         self.is_empty
     }
 
-    /// Connections made since this was last asked.
-    pub fn take_inserted(&mut self) -> Vec<Inserted> {
+    /// Connections with a socket towards each end, made since this was last asked.
+    pub fn take_inserted(&mut self) -> Vec<Legs> {
         std::mem::take(&mut self.inserted)
     }
 
@@ -275,17 +271,15 @@ impl<'a> Adopter<'a> {
     }
 
     /// Puts sockets into a connection that goes on. What was forwarded is acknowledged by them from now on.
-    fn adopt(&self, adoption: Adoption, tun: &Tun) -> std::result::Result<Inserted, Reason> {
+    fn adopt(&self, adoption: Adoption, tun: &Tun) -> std::result::Result<Legs, Reason> {
         let Adoption { pair, between, plan, known } = adoption;
         let roomy = with_room_for(&plan, &between);
-        let (to_client, to_server) = self.stand_between(pair, &between, &roomy)?;
+        let legs = self.stand_between(pair, &between, &roomy, (plan, Some(known)))?;
         let said = [between.server_ack(), between.client_ack()];
         for packet in said.iter().chain(&between.repetitions()) {
             let _ = tun.write(packet);
         }
-        let loaded_bytes =
-            [&between.to_client, &between.to_server].map(|leg| leg.unacknowledged.len() as u64);
-        Ok(Inserted { pair, to_client, to_server, plan, loaded_bytes, adopted: Some(known) })
+        Ok(legs)
     }
 
     /// Lets a packet go on to the server, and all that follow it.
@@ -307,7 +301,7 @@ impl<'a> Adopter<'a> {
         between: &Between,
         rule: usize,
         tun: &Tun,
-    ) -> std::result::Result<Inserted, Reason> {
+    ) -> std::result::Result<Legs, Reason> {
         let pair = (segment.from, segment.to);
         let plan = self.adopting.way(rule).ok_or(Reason::Unseen)?;
         let acks = &self.adopting.watcher.acks;
@@ -315,8 +309,8 @@ impl<'a> Adopter<'a> {
             acks.begin_behind_handshake(pair, between)?;
         }
         let is_led = self.adopting.watcher.hold(pair, self.holder);
-        let stood = self.stand_between(pair, between, &plan);
-        let (to_client, to_server) = stood.inspect_err(|_| acks.forget(pair))?;
+        let stood = self.stand_between(pair, between, &plan, (Arc::clone(&plan), None));
+        let legs = stood.inspect_err(|_| acks.forget(pair))?;
         self.adopting.table().taken(pair, Instant::now());
         // The server's socket learns its timestamp, the client's gets what the client sent, and the server will be told
         // that the client has its answer, before any of its bytes.
@@ -329,16 +323,17 @@ impl<'a> Adopter<'a> {
         } else {
             self.going.push((ack, server));
         }
-        Ok(Inserted { pair, to_client, to_server, plan, loaded_bytes: [0; 2], adopted: None })
+        Ok(legs)
     }
 
-    /// Makes both sockets, if there is a place for the connection.
+    /// Makes both sockets by a plan that has room for what is there, if there is a place for the connection.
     fn stand_between(
         &self,
         pair: Pair,
         between: &Between,
-        plan: &ConnectionPlan,
-    ) -> std::result::Result<(TcpStream, TcpStream), Reason> {
+        roomy: &ConnectionPlan,
+        carried: (Arc<ConnectionPlan>, Option<AdoptedStatus>),
+    ) -> std::result::Result<Legs, Reason> {
         let shared = self.shared;
         if shared.stage.is_draining() {
             return Err(Reason::Draining);
@@ -346,7 +341,7 @@ impl<'a> Adopter<'a> {
         if !shared.admission.admit_client(pair.0.ip()) {
             return Err(Reason::Full);
         }
-        let legs = self.legs(plan, between).map_err(|failure| {
+        let legs = self.legs(pair, between, roomy, carried).map_err(|failure| {
             shared.admission.unadmit_client(pair.0.ip());
             self.warn(pair, failure)
         })?;
@@ -354,16 +349,29 @@ impl<'a> Adopter<'a> {
         Ok(legs)
     }
 
-    /// Both, before either says a word.
+    /// Both, before either says a word, and kept before closing them is a reset: however this process ends, the ends
+    /// go on.
     fn legs(
         &self,
-        plan: &ConnectionPlan,
+        pair: Pair,
         between: &Between,
-    ) -> std::result::Result<(TcpStream, TcpStream), Failure> {
+        roomy: &ConnectionPlan,
+        (plan, adopted): (Arc<ConnectionPlan>, Option<AdoptedStatus>),
+    ) -> std::result::Result<Legs, Failure> {
         let leg = |plan| self.shared.packets.leg(plan, true);
-        let to_client = Repaired::new(&leg(&plan.client), &between.to_client)?;
-        let to_server = Repaired::new(&leg(&plan.server), &between.to_server)?;
-        Ok((to_client.wake()?, to_server.wake()?))
+        let to_client = Repaired::new(&leg(&roomy.client), &between.to_client)?;
+        let to_server = Repaired::new(&leg(&roomy.server), &between.to_server)?;
+        let number = self.shared.journal.number();
+        let legs = Legs::new(number, to_client.asleep(), to_server.asleep(), pair, plan);
+        let legs = Legs { is_inserted: true, loaded_bytes: between.loaded_bytes(), adopted, ..legs };
+        if self.keeping.is_on() {
+            let record = Box::new(legs.record(self.holder));
+            let sockets = [legs.client.as_fd(), legs.server.as_fd()];
+            self.keeping.put(connection_id(number), &Holding::Connection(record), &sockets);
+        }
+        let woken = repaired::wake(&legs.client).and_then(|()| repaired::wake(&legs.server));
+        woken.inspect_err(|_| self.keeping.gone(connection_id(number)))?;
+        Ok(legs)
     }
 
     fn warn(&self, (client, server): Pair, failure: Failure) -> Reason {

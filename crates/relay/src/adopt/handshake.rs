@@ -277,6 +277,11 @@ impl Agreement {
 }
 
 impl Between {
+    /// What each socket is given as sent and not acknowledged: the client's leg's, the server's.
+    pub fn loaded_bytes(&self) -> [u64; 2] {
+        [&self.to_client, &self.to_server].map(|leg| leg.unacknowledged.len() as u64)
+    }
+
     /// From the client's SYN, the server's answer, and the client's first packet after it: nothing else has passed.
     ///
     /// # Errors

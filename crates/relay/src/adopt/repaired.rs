@@ -67,8 +67,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// A leg in repair mode: it sends nothing before [`Repaired::wake`], and vanishes without a word when it is dropped
-/// before.
+/// A leg in repair mode: it sends nothing before [`wake`], and vanishes without a word when it is dropped before.
 #[derive(Debug)]
 pub(crate) struct Repaired(TcpStream);
 
@@ -153,16 +152,25 @@ impl Repaired {
         Ok(())
     }
 
-    /// Ends repair mode, without a word to the peer. From now on closing it is a reset.
-    pub fn wake(self) -> io::Result<TcpStream> {
-        set(&self.0, libc::TCP_REPAIR, REPAIR_OFF)?;
-        Ok(self.0)
+    /// Socket of the leg, in repair mode still: to be kept before it can be reset, and then [woken](wake).
+    pub fn asleep(self) -> TcpStream {
+        self.0
     }
 }
 
-/// Ends what the kernel keeps of a leg that has finished after its peer had (TIME-WAIT): the end whose name it had
+/// Ends repair mode, without a word to the peer. From now on closing the socket is a reset.
+pub(crate) fn wake(socket: &TcpStream) -> io::Result<()> {
+    set(socket, libc::TCP_REPAIR, REPAIR_OFF)
+}
+
+/// Ends what the kernel keeps of legs that have finished after their peers had (TIME-WAIT): the end whose name each had
 /// waits itself, and is who answers from now on.
-pub(crate) fn forget_finished(socket: &TcpStream, pair: Pair) {
+pub(crate) fn forget_both(client: &TcpStream, server: &TcpStream, pair: Pair) {
+    forget_finished(server, pair);
+    forget_finished(client, (pair.1, pair.0));
+}
+
+fn forget_finished(socket: &TcpStream, pair: Pair) {
     if socket::tcp_info(socket).is_ok_and(|info| info.state == CLOSED) {
         diag::end_time_wait(pair);
     }
@@ -254,7 +262,8 @@ mod tests {
             let plan = LegPlan::server();
             let leg = Leg { plan: &plan, transparent: Some(77) };
             let state = state((own.parse().unwrap(), peer.parse().unwrap()));
-            let socket = host.run(|| Repaired::new(&leg, &state).unwrap().wake().unwrap()).unwrap();
+            let socket = host.run(|| Repaired::new(&leg, &state).unwrap().asleep()).unwrap();
+            wake(&socket).unwrap();
             let mss = socket::option(&socket, libc::IPPROTO_TCP, libc::TCP_MAXSEG).unwrap();
             assert_eq!(mss, 1300 - 12, "{own}: what is left beside timestamps, from the first segment on");
             let timestamp = socket::option(&socket, libc::IPPROTO_TCP, libc::TCP_TIMESTAMP).unwrap() as u32;

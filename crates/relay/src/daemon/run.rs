@@ -154,7 +154,8 @@ fn open_and_work(
         workers.held.open(gates);
     }
     let holds = |index| own_mark.is_some() && index < plan.holders();
-    let hold = |index| holds(index).then(|| Hold::new(index, &workers.shared, &workers.held));
+    let hold =
+        |index| holds(index).then(|| Hold::new(index, &workers.shared, &workers.held, &workers.keeping));
     workers.count_descriptors(listeners.ids().len());
     warn_of_small_buffers(&workers.shared);
     let made: Vec<_> = listeners.made.iter_mut().map(std::mem::take).enumerate().collect();

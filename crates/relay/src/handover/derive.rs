@@ -95,10 +95,16 @@ pub struct Found {
     pub relayed_bytes: [u64; 2],
 }
 
-/// The counts contradict each other, or do not tell: the connection is to be reset.
+/// Why a connection does not go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("its counts do not tell what its peers have had")]
-pub struct Unclear;
+pub enum Unfit {
+    /// The connection is to be reset: counts contradict each other, or nobody is there to have anything.
+    #[error("its sockets do not tell what its peers have had, or both are closed")]
+    Unclear,
+    /// Both ends have had all, and their FINs were passed on: only the relay's word that it is over is missing.
+    #[error("it has ended in order")]
+    Over,
+}
 
 /// One direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,15 +119,10 @@ struct Flow {
 ///
 /// # Errors
 /// Nobody can know it.
-pub fn derive(
-    legs: [&LegFacts; 2],
-    held_bytes: [u64; 2],
-    failure: Option<Failure>,
-) -> Result<Found, Unclear> {
+pub fn derive(legs: [&LegFacts; 2], held_bytes: [u64; 2], failure: Option<Failure>) -> Result<Found, Unfit> {
     let dial = dial(legs[Side::Server as usize]);
     if dial == Dial::Stands && legs.iter().all(|leg| leg.is_closed()) {
-        // Nobody is there to have anything.
-        return Err(Unclear);
+        return Err(if is_over(legs, held_bytes, failure) { Unfit::Over } else { Unfit::Unclear });
     }
     let of = |direction: Direction| flow(direction, legs, held_bytes[direction.index()], failure);
     let flows = [of(Direction::ClientToServer)?, of(Direction::ServerToClient)?];
@@ -143,6 +144,17 @@ pub fn derive(
     Ok(Found { dial, events, sent_before: flows.map(|flow| flow.sent_before), relayed_bytes })
 }
 
+/// Whether all that came to two closed sockets, ends included, has left by the other one. One that was reset told so,
+/// by an error that waits or was noted.
+fn is_over(legs: [&LegFacts; 2], held_bytes: [u64; 2], failure: Option<Failure>) -> bool {
+    let [client, server] = legs;
+    let is_passed = |from: &LegFacts, to: &LegFacts| {
+        from.unread_bytes == 0 && from.received_bytes > 0 && from.received_bytes == to.sent_bytes
+    };
+    let is_in_order = failure.is_none() && legs.iter().all(|leg| leg.error.is_none()) && held_bytes == [0; 2];
+    is_in_order && is_passed(client, server) && is_passed(server, client)
+}
+
 fn dial(server: &LegFacts) -> Dial {
     match server {
         LegFacts { has_stood: true, .. } => Dial::Stands,
@@ -157,7 +169,7 @@ fn flow(
     legs: [&LegFacts; 2],
     held_bytes: u64,
     failure: Option<Failure>,
-) -> Result<Flow, Unclear> {
+) -> Result<Flow, Unfit> {
     let (from, to) = (legs[direction.from() as usize], legs[direction.to() as usize]);
     let taken = i128::from(from.received_bytes) - i128::from(from.unread_bytes);
     let balance = taken - i128::from(held_bytes) - i128::from(to.sent_bytes);
@@ -171,12 +183,12 @@ fn flow(
     let sent_before = i128::from(fin_received) - i128::from(fin_sent) - balance;
     // No more is written to who is gone.
     let sent_before = if to.is_closed() && to.has_stood { 0 } else { sent_before };
-    let sent_before = u64::try_from(sent_before).map_err(|_| Unclear)?;
+    let sent_before = u64::try_from(sent_before).map_err(|_| Unfit::Unclear)?;
     let is_possible = sent_before <= from.unread_bytes && (sent_before == 0 || held_bytes == 0);
     if is_possible && !(fin_sent && sent_before > 0) {
         Ok(Flow { fin_received, fin_sent, sent_before })
     } else {
-        Err(Unclear)
+        Err(Unfit::Unclear)
     }
 }
 
@@ -186,14 +198,14 @@ fn fin_before_the_end(
     leg: &LegFacts,
     balance: i128,
     failure: Option<Failure>,
-) -> Result<bool, Unclear> {
+) -> Result<bool, Unfit> {
     match (failure.filter(|failure| failure.side() == side), leg.error, balance) {
         (Some(failure), ..) => Ok(failure.after_fin),
         (None, Some(Fault::Reset), _) => Ok(false),
         (None, Some(Fault::ResetAfterFin), _) => Ok(true),
         // What was peeked at is taken before a failure is told, so nothing was sent before.
         (None, _, 0 | 1) => Ok(balance == 1),
-        _ => Err(Unclear),
+        _ => Err(Unfit::Unclear),
     }
 }
 
@@ -380,7 +392,7 @@ mod tests {
         }
     }
 
-    fn derived(relay: &Relay) -> Result<Found, Unclear> {
+    fn derived(relay: &Relay) -> Result<Found, Unfit> {
         let facts = relay.peers.map(|peer| peer.facts());
         derive([&facts[0], &facts[1]], relay.held, relay.failure)
     }
@@ -391,11 +403,26 @@ mod tests {
         fn what_is_found_is_what_was(steps in prop::collection::vec(step(), 0..60)) {
             let mut relay = Relay::default();
             steps.into_iter().for_each(|step| relay.step(step));
-            let Ok(found) = derived(&relay) else {
-                let closed = relay.peers.iter().filter(|peer| peer.is_closed).count();
-                prop_assert!(closed == 2 || relay.is_dead, "{relay:?}");
-                return Ok(());
+            let is_passed = |from: Peer, to: Peer| {
+                from.fin_arrived && to.fin_given && from.taken == from.arrived && to.given == from.arrived
             };
+            let [client, server] = relay.peers;
+            let was_reset = relay.failure.is_some() || client.error.is_some() || server.error.is_some();
+            let is_over = client.is_closed
+                && server.is_closed
+                && !was_reset
+                && is_passed(client, server)
+                && is_passed(server, client);
+            let found = match derived(&relay) {
+                Ok(found) => found,
+                Err(why) => {
+                    let closed = relay.peers.iter().filter(|peer| peer.is_closed).count();
+                    prop_assert!(closed == 2 || relay.is_dead, "{relay:?}");
+                    prop_assert_eq!(why == Unfit::Over, is_over, "{:?}", relay);
+                    return Ok(());
+                }
+            };
+            prop_assert!(!is_over, "{relay:?}");
             let mut logic = Connection::new();
             found.events.iter().for_each(|event| logic.on(*event));
             for direction in Direction::BOTH {
@@ -435,6 +462,25 @@ mod tests {
             let legs = [leg(0, true, true), leg(1, flags.0, flags.1)];
             let _ = derive([&legs[0], &legs[1]], [counts[6], counts[7]], None);
         }
+    }
+
+    #[test]
+    fn of_two_closed_legs_those_that_ended_in_order_are_told_from_others() {
+        let leg = |received_bytes, sent_bytes| LegFacts {
+            state: CLOSED,
+            received_bytes,
+            sent_bytes,
+            has_begun: true,
+            has_stood: true,
+            ..LegFacts::default()
+        };
+        let found = |client, server, held| derive([&client, &server], held, None).unwrap_err();
+        assert_eq!(found(leg(17, 9), leg(9, 17), [0; 2]), Unfit::Over);
+        let reset = LegFacts { error: Some(Fault::Reset), ..leg(9, 17) };
+        assert_eq!(found(leg(17, 9), reset, [0; 2]), Unfit::Unclear);
+        assert_eq!(found(leg(17, 9), leg(9, 16), [0; 2]), Unfit::Unclear, "a byte is missing");
+        assert_eq!(found(leg(17, 9), leg(9, 17), [0, 1]), Unfit::Unclear, "it is held");
+        assert_eq!(found(leg(0, 0), leg(0, 0), [0; 2]), Unfit::Unclear, "no end has come");
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::{
     adopt::Adopter,
     handover::estate::{Handshake, refit},
     keeping::{
+        Keeping,
         record::{Holding, Message, Say},
         wire::Wire,
     },
@@ -97,10 +98,10 @@ struct Visit {
 
 impl<'a> Hold<'a> {
     /// Nothing comes in before [`Hold::follow`].
-    pub fn new(holder: usize, shared: &'a Shared<'a>, held: &'a Held) -> Hold<'a> {
+    pub fn new(holder: usize, shared: &'a Shared<'a>, held: &'a Held, keeping: &'a Keeping) -> Hold<'a> {
         let table = Table::new(shared.admission.held_limit(), shared.plan.fail, Arc::clone(&held.window));
         let (gates, dialing, busy, visited) = Default::default();
-        let adopter = Adopter::new(shared, &held.adopting, holder);
+        let adopter = Adopter::new(shared, &held.adopting, keeping, holder);
         Hold {
             shared,
             held,

@@ -40,11 +40,17 @@ impl Watch {
         })
     }
 
-    /// Whether something may be missing, since it was last [mended](Watch::mended). Where the kernel had more to tell
-    /// than was taken in time, something may.
-    pub fn has_lost(&self, table_name: &str, numbers: &Marks) -> bool {
+    /// Hears what was taken away since it last heard. Where the kernel had more to tell than was taken in time,
+    /// something may have been.
+    pub fn look(&self, table_name: &str, numbers: &Marks) {
         let (transactions, ways) = (self.transactions(table_name), self.ways(numbers));
-        self.note(transactions > 0 || ways)
+        self.note(transactions > 0 || ways);
+    }
+
+    /// Whether something may be missing; said once, to whoever makes it again.
+    pub fn take_lost(&self, table_name: &str, numbers: &Marks) -> bool {
+        self.look(table_name, numbers);
+        self.has_lost.take()
     }
 
     /// The relay has just changed something itself: whatever else was taken away counts.
@@ -56,19 +62,13 @@ impl Watch {
         });
     }
 
-    /// All that is missing is being made again; what is taken from now on counts anew.
-    pub fn mended(&self) {
-        self.has_lost.set(false);
-    }
-
     /// What is missing was not made again.
     pub fn not_mended(&self) {
-        self.has_lost.set(true);
+        self.note(true);
     }
 
-    fn note(&self, has_lost: bool) -> bool {
+    fn note(&self, has_lost: bool) {
         self.has_lost.set(self.has_lost.get() || has_lost);
-        self.has_lost.get()
     }
 
     /// How many transactions have deleted something of a table.

@@ -4,7 +4,7 @@ use super::relayed::Relayed;
 use crate::{
     RelayPlan,
     handover::{
-        derive::{Dial, Found, derive},
+        derive::{Dial, Found, Unfit, derive},
         estate::{self, Arrival, Bytes},
         facts,
     },
@@ -72,22 +72,8 @@ pub(crate) fn record_of<'c>(
         .logic
         .failure()
         .map(|(side, after_fin)| Failure { is_client: side == Side::Client, after_fin });
-    let record = ConnectionRecord {
-        number: legs.number,
-        client: legs.client_address,
-        server: legs.server_address,
-        listener: connection.listener,
-        untried: connection.untried,
-        rule: legs.plan.rule.clone(),
-        accepted_us: legs.accepted_us,
-        worker,
-        held,
-        failure,
-        inserted: legs.is_inserted,
-        loaded_bytes: legs.loaded_bytes,
-        brought_bytes: legs.brought_bytes,
-        adopted: legs.adopted.clone(),
-    };
+    let (listener, untried) = (connection.listener, connection.untried);
+    let record = ConnectionRecord { listener, untried, held, failure, ..legs.record(worker) };
     (record, descriptors)
 }
 
@@ -97,8 +83,11 @@ pub(crate) struct Settled {
     pub dial: Dial,
 }
 
-/// Finds out what state it is in, and makes it this relay's. None: nobody can know, and both sides are reset.
-pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
+/// Finds out what state it is in, and makes it this relay's.
+///
+/// # Errors
+/// It does not go on.
+pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Result<Settled, Unfit> {
     let Arrival { record, client, server, held } = arrival;
     let intercepted = record.listener.is_none();
     let own_mark = shared.packets.mark().filter(|_| intercepted);
@@ -106,7 +95,8 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
     let found = find(&client, &server, &held, &record)?;
     for direction in Direction::BOTH {
         let from = if direction.from() == Side::Client { &client } else { &server };
-        inbound::consume(from, found.sent_before[direction.index()]).ok()?;
+        let consumed = inbound::consume(from, found.sent_before[direction.index()]);
+        consumed.map_err(|_| Unfit::Unclear)?;
     }
     let plan = way(shared.plan, &record);
     let targets = record.listener.map(|listen| targets(shared.plan, listen, record.server));
@@ -129,7 +119,7 @@ pub(crate) fn settle(arrival: Arrival, shared: &Shared) -> Option<Settled> {
         connection.take_in(direction, bytes);
     }
     found.events.iter().for_each(|event| connection.on(*event));
-    Some(Settled { connection, dial: found.dial })
+    Ok(Settled { connection, dial: found.dial })
 }
 
 fn find(
@@ -137,7 +127,7 @@ fn find(
     server: &std::net::TcpStream,
     held: &[Bytes; 2],
     record: &ConnectionRecord,
-) -> Option<Found> {
+) -> Result<Found, Unfit> {
     let facts = |leg, side| match record.inserted {
         true => {
             let before = (record.loaded_bytes[side as usize], record.brought_bytes[side as usize]);
@@ -145,9 +135,10 @@ fn find(
         }
         false => facts::of_leg(leg, side),
     };
-    let facts = [facts(client, Side::Client).ok()?, facts(server, Side::Server).ok()?];
+    let facts = [facts(client, Side::Client), facts(server, Side::Server)];
+    let [Ok(client), Ok(server)] = &facts else { return Err(Unfit::Unclear) };
     let held_bytes = held.each_ref().map(Bytes::count);
-    let mut found = derive([&facts[0], &facts[1]], held_bytes, record.failure).ok()?;
+    let mut found = derive([client, server], held_bytes, record.failure)?;
     for (direction, bytes) in Direction::BOTH.into_iter().zip(held) {
         if matches!(bytes, Bytes::Mark(_)) {
             let read = Event::Read(direction, 1);
@@ -155,7 +146,7 @@ fn find(
             marks.for_each(|event| *event = Event::ReadMark(direction));
         }
     }
-    Some(found)
+    Ok(found)
 }
 
 impl Bytes {

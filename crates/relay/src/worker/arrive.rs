@@ -6,7 +6,11 @@ use super::{
     relayed::Relayed,
 };
 use crate::{
-    handover::{derive::Dial, estate::Arrival},
+    adopt,
+    handover::{
+        derive::{Dial, Unfit},
+        estate::Arrival,
+    },
     hold::Hold,
     keeping::{connection_id, wire::Wire},
     legs::leg,
@@ -26,17 +30,32 @@ impl Worker<'_> {
     }
 
     fn take_in(&mut self, arrival: Arrival) {
-        let (number, client) = (arrival.record.number, arrival.record.client);
-        // A descriptor of both, should nobody know how far it is.
+        let (number, pair) = (arrival.record.number, (arrival.record.client, arrival.record.server));
+        let is_inserted = arrival.record.inserted;
+        // A descriptor of both, should it not go on.
         let sockets = [&arrival.client, &arrival.server].map(|leg| leg.try_clone().ok());
-        let Some(Settled { connection, dial }) = arrival::settle(arrival, self.shared) else {
-            sockets.iter().flatten().for_each(leg::reset);
-            self.workers.keeping.gone(connection_id(number));
-            return self.note_unclear();
+        let Settled { connection, dial } = match arrival::settle(arrival, self.shared) {
+            Ok(settled) => settled,
+            Err(why) => {
+                if is_inserted {
+                    self.workers.held.adopting.watcher.acks.end(pair);
+                }
+                match (why, &sockets) {
+                    (Unfit::Over, [Some(client), Some(server)]) if is_inserted => {
+                        adopt::forget_both(client, server, pair);
+                    }
+                    (Unfit::Over, _) => {}
+                    (Unfit::Unclear, _) => {
+                        sockets.iter().flatten().for_each(leg::reset);
+                        self.note_unclear(why);
+                    }
+                }
+                return self.workers.keeping.gone(connection_id(number));
+            }
         };
         drop(sockets);
         connection.count_buffers(&self.pool);
-        self.shared.admission.admit_anyway(client.ip());
+        self.shared.admission.admit_anyway(pair.0.ip());
         self.shared.journal.taken_over.fetch_add(1, Ordering::Relaxed);
         self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
         let token = self.slots.insert(connection);
@@ -58,11 +77,9 @@ impl Worker<'_> {
         self.enqueue(token);
     }
 
-    fn note_unclear(&self) {
-        self.shared.journal.warn_once(Once::Unclear, || {
-            "a connection of another relay was reset: its sockets do not tell what its peers have had, or both are closed"
-                .into()
-        });
+    fn note_unclear(&self, why: Unfit) {
+        let warning = || format!("a connection of another relay was reset: {why}");
+        self.shared.journal.warn_once(Once::Unclear, warning);
     }
 
     /// Stands still until a successor has everything; whether it has.

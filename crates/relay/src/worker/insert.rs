@@ -2,7 +2,7 @@
 
 use super::{Token, Worker, relayed::Relayed};
 use crate::{
-    adopt::{self, Inserted},
+    adopt,
     legs::Legs,
     logic::connection::{Event, Side},
 };
@@ -13,8 +13,8 @@ impl Worker<'_> {
     /// already.
     pub(super) fn begin_inserted(&mut self) {
         let inserted = self.hold.as_mut().map(|hold| hold.adopter.take_inserted());
-        for inserted in inserted.unwrap_or_default() {
-            let token = self.carry_inserted(inserted);
+        for legs in inserted.unwrap_or_default() {
+            let token = self.carry_inserted(legs);
             // One of a busy worker's goes to another.
             if !self.share(token) {
                 self.enqueue(token);
@@ -22,16 +22,11 @@ impl Worker<'_> {
         }
     }
 
-    fn carry_inserted(&mut self, inserted: Inserted) -> Token {
-        let Inserted { pair, to_client, to_server, plan, loaded_bytes, adopted } = inserted;
-        let number = self.shared.journal.number();
-        let legs = Legs::new(number, to_client, to_server, pair, plan);
-        let legs = Legs { is_inserted: true, loaded_bytes, adopted, ..legs };
+    fn carry_inserted(&mut self, legs: Legs) -> Token {
         let mut connection = Box::new(Relayed::new(legs, None, None, self.now));
         connection.on(Event::Connected);
         let legs = Arc::clone(&connection.legs);
         let token = self.slots.insert(connection);
-        self.keep(token);
         self.workers.handles[self.index].carried.fetch_add(1, Ordering::Relaxed);
         self.workers.stand(&legs);
         self.check_cc(&legs.client, &legs.plan.client, Side::Client);
@@ -45,9 +40,7 @@ impl Worker<'_> {
     pub(super) fn forget_inserted(connection: &Relayed) {
         let legs = &connection.legs;
         if legs.is_inserted {
-            let pair = (legs.client_address, legs.server_address);
-            adopt::forget_finished(&legs.server, pair);
-            adopt::forget_finished(&legs.client, (pair.1, pair.0));
+            adopt::forget_both(&legs.client, &legs.server, (legs.client_address, legs.server_address));
         }
     }
 }

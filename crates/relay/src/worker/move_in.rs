@@ -5,6 +5,7 @@ use super::{Token, Worker, Workers, arrival, relayed::Relayed};
 use crate::{
     adopt::{self, Between, LegState, Reason, Repaired, with_room_for},
     handover::estate::Bytes,
+    keeping::connection_id,
     legs::{Legs, buffer::Pool, leg},
     logic::{
         Pair,
@@ -127,32 +128,15 @@ impl Landing {
     pub fn begin(self, workers: &Workers) {
         let (shared, now) = (&workers.shared, Instant::now());
         let number = shared.journal.number();
-        let loaded_bytes = [&self.between.to_client, &self.between.to_server];
-        let loaded_bytes = loaded_bytes.map(|leg| leg.unacknowledged.len() as u64);
         let brought_bytes = self.held.each_ref().map(|held| held.len() as u64);
-        let (Ok(to_client), Ok(to_server)) = (self.to_client.wake(), self.to_server.wake()) else {
-            // A socket that does not leave repair mode is none; the other one resets its end.
-            return shared.admission.unadmit_client(self.pair.0.ip());
-        };
-        for (leg, _) in [&self.between.to_client, &self.between.to_server]
-            .iter()
-            .zip(self.has_fin)
-            .filter(|(_, fin)| *fin)
-        {
-            hear(workers, &leg.peers_fin());
-        }
         let now_us = monotonic_us();
-        if let Some(watched) = self.watched {
-            // Its packets are dropped still, so it is known when they are not.
-            workers.held.adopting.watcher.learn(&watched.watched(now_us as u64, true));
-        }
         let legs = Legs {
             is_inserted: true,
             adopted: self.adopted,
             accepted_us: now_us.saturating_sub_unsigned(self.age_us),
-            loaded_bytes,
+            loaded_bytes: self.between.loaded_bytes(),
             brought_bytes,
-            ..Legs::new(number, to_client, to_server, self.pair, self.plan)
+            ..Legs::new(number, self.to_client.asleep(), self.to_server.asleep(), self.pair, self.plan)
         };
         let mut connection = Box::new(Relayed::new(legs, None, None, now));
         connection.on(Event::Connected);
@@ -163,19 +147,32 @@ impl Landing {
             connection.take_in(direction, Bytes::Memory(held));
             connection.on(Event::Read(direction, bytes));
         }
+        let worker = workers.emptiest_of(workers.handles.len());
+        arrival::keep(&workers.keeping, &connection, worker);
+        let legs = &connection.legs;
+        if adopt::wake(&legs.client).and_then(|()| adopt::wake(&legs.server)).is_err() {
+            // A socket that does not leave repair mode is none; the other one resets its end.
+            workers.keeping.gone(connection_id(number));
+            return shared.admission.unadmit_client(self.pair.0.ip());
+        }
+        for (leg, _) in [&self.between.to_client, &self.between.to_server]
+            .iter()
+            .zip(self.has_fin)
+            .filter(|(_, fin)| *fin)
+        {
+            hear(workers, &leg.peers_fin());
+        }
+        if let Some(watched) = self.watched {
+            // Its packets are dropped still, so it is known when they are not.
+            workers.held.adopting.watcher.learn(&watched.watched(now_us as u64, true));
+        }
         connection.count_buffers(&Pool::new(&workers.budget, &workers.keeping));
         connection.unheard = Some(self.has_fin.map(u32::from));
-        begin(workers, connection);
+        shared.journal.moved_in.fetch_add(1, Ordering::Relaxed);
+        workers.stand(&connection.legs);
+        workers.handles[worker].carried.fetch_add(1, Ordering::Relaxed);
+        workers.handles[worker].hand_over(connection);
     }
-}
-
-fn begin(workers: &Workers, connection: Box<Relayed>) {
-    workers.shared.journal.moved_in.fetch_add(1, Ordering::Relaxed);
-    workers.stand(&connection.legs);
-    let worker = workers.emptiest_of(workers.handles.len());
-    arrival::keep(&workers.keeping, &connection, worker);
-    workers.handles[worker].carried.fetch_add(1, Ordering::Relaxed);
-    workers.handles[worker].hand_over(connection);
 }
 
 /// A packet as if it had just come.

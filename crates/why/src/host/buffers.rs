@@ -1,7 +1,7 @@
 //! Buffers and windows: what a window of so many bytes carries over the round trip.
 
-use super::{Advice, Asked, Ground, Windows, of_sysctl};
-use longfat_path_plan::PathPlan;
+use super::{Advice, Asked, Ground, of_sysctl};
+use longfat_path_plan::WINDOW_MAX_BYTES;
 
 const WINDOW: Ground = Ground::Book("RFC 7323, section 1.1; fasterdata.es.net, host tuning");
 /// Half of a receive buffer is the kernel's bookkeeping.
@@ -10,8 +10,6 @@ const OVERHEAD: f64 = 2.0;
 const UNSCALED_BYTES: f64 = 65_535.0;
 /// Page of tcp_mem.
 const PAGE_BYTES: f64 = 4096.0;
-/// Largest window that TCP can announce: 65,535 shifted by at most 14 (RFC 7323, section 2.3).
-const WINDOW_MAX_BYTES: u64 = 65_535 << 14;
 /// What a SO_RCVBUF or SO_SNDBUF may be, since the kernel doubles it, and keeps an int.
 const ASKED_MAX_BYTES: u64 = (1 << 30) - 1;
 /// Part of main memory that connections may take together at the most: the rest is the programs'.
@@ -30,14 +28,6 @@ pub(super) fn advice(asked: &Asked) -> Vec<Advice> {
     .into_iter()
     .flatten()
     .collect()
-}
-
-/// Window that each of so many connections must be allowed, so that they fill a path together.
-pub(super) fn window(path: &PathPlan) -> Windows {
-    Windows {
-        each_bytes: path.window.bytes.min(WINDOW_MAX_BYTES),
-        flows: path.window.bytes.div_ceil(WINDOW_MAX_BYTES).max(1),
-    }
 }
 
 /// What `path-plan` would set.

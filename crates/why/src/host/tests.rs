@@ -61,7 +61,7 @@ fn every_mend_of_a_sysctl_is_one_that_is_not_asked_for_again() {
 #[test]
 fn one_connection_is_advised_no_more_than_tcp_can_announce_and_all_no_more_than_memory_has() {
     let path = path("10Gbit".parse().unwrap(), "2s".parse().unwrap()).unwrap();
-    assert_eq!(windows(&path), Windows { each_bytes: 65_535 << 14, flows: 9 });
+    assert_eq!((path.window.each_bytes(), path.window.flows_min()), (65_535 << 14, 9));
     let counts = Counts::from([("memory bytes".to_owned(), 24e9)]);
     let mut settings: Settings = [
         ("sysctl net.ipv4.tcp_rmem", "4096 131072 6291456"),

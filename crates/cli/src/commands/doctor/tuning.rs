@@ -94,8 +94,7 @@ fn print(path: &Judged, advice: &[Advice]) {
 
 /// What both hosts must allow.
 fn windows(plan: &PathPlan) -> String {
-    let host::Windows { each_bytes, flows } = host::windows(plan);
-    let window = words::size(each_bytes);
+    let (window, flows) = (words::size(plan.window.each_bytes()), plan.window.flows_min());
     match flows {
         1 => format!("both hosts must allow a window of {window}"),
         _ => format!(
@@ -129,8 +128,8 @@ fn document(path: &Judged, advice: &[Advice]) -> serde_json::Value {
             "rtt_ns": path.plan.path.rtt.0,
             "from": path.from,
             "pipe_bytes": path.plan.window.pipe_bytes,
-            "window_bytes": host::windows(&path.plan).each_bytes,
-            "flows_min": host::windows(&path.plan).flows,
+            "window_bytes": path.plan.window.each_bytes(),
+            "flows_min": path.plan.window.flows_min(),
             "goodput_max_bps": path.plan.goodput_max_bps,
         },
         "advice": advice,

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 /// Put two results (or two runs) beside each other: figures case by case, and which parameters differ.
 ///
-/// Figures are medians over the valid repeats, [least – greatest]; a ratio is B over A, with its 95 % bootstrap
-/// interval where both sides have three valid repeats or more. '≠' marks figures that differ by more than the repeats'
-/// spread explains (of figures that are alike, one in ten seems to with three repeats, one in twenty at most with
-/// five). Cases are matched by name; where each side has a single one, those two are.
+/// Figures are medians over the valid repeats, [least – greatest]. A ratio is B over A; its 95 % bootstrap interval
+/// stands beside it where both sides have three valid repeats or more. '≠' marks figures that differ by more than the
+/// repeats' spread explains. Of figures that are alike, one in ten seems to with three repeats, one in twenty at most
+/// with five. Cases are matched by name; where each side has a single one, those two are.
 ///
 /// Exit codes: 0 compared; 1 with --within, a figure differs by more, or not everything was compared; 2 failed.
 #[derive(clap::Args)]
@@ -47,8 +47,8 @@ pub struct CompareArgs {
     /// Also a page with every figure, every parameter that differs, and the runs' charts side by side.
     #[arg(short, long, value_name = "FILE.html")]
     output: Option<PathBuf>,
-    /// End with exit code 1 when a figure that is shown differs by more, and when a case is on one side only, a case
-    /// has no valid run on a side, or no figure is on both sides.
+    /// End with exit code 1 when a figure that is shown differs by more. Also when a case is on one side only, a case
+    /// has no valid run on a side, or no figure is on both.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     within: Option<f64>,
     /// The comparison as JSON on standard output.

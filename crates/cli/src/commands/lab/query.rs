@@ -22,11 +22,11 @@ const NO_DUCKDB: i32 = 3;
 
 /// Ask results by SQL.
 ///
-/// The table 'results' has a row per run and thing (flow, link direction, relay direction; nothing for the run as a
-/// whole) in 'of', a row per stream with 'stream' set, a column per axis of the sweep ('rate' and, as a number,
-/// 'rate_bps') and a column per metric. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'stall',
-/// 'trace' and 'note' are the samples of all runs, as their files have them; 'run' joins them with 'results', which has
-/// the axes. An axis that is called like another column of 'results' gets '_axis' at its end. A damaged file is named
+/// The table 'results' has a row per run and thing in 'of' (flow, link direction, relay direction; nothing for the
+/// whole run). Streams have rows with 'stream' set. Columns are the axes of the sweep ('rate' and, as a number,
+/// 'rate_bps') and the metrics. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'stall', 'trace'
+/// and 'note' are the samples of all runs, as their files have them. 'run' joins them with 'results', which has the
+/// axes. An axis that is called like another column of 'results' gets '_axis' at its end. A damaged file is named
 /// and left out.
 ///
 /// The query sees these tables and nothing else: other files, the network and extensions are off.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{RelayPlan, observe::journal::Journal, shared::OwnPackets};
+use crate::{RelayPlan, keeping::Keeping, observe::journal::Journal, shared::OwnPackets};
 use std::net::{SocketAddr, TcpListener};
 
 #[test]
@@ -9,8 +9,9 @@ fn nothing_is_left_of_a_dial_whose_client_comes_before_its_server_answers() {
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
     let journal = Journal::new(&());
     let (shared, held) = (Shared::new(&plan, OwnPackets::default(), &journal), Held::new(64));
-    let (mut hold, epoll) =
-        (Hold::new(0, &shared, &held), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
+    let keeping = Keeping::new(None, &[]);
+    let mut hold = Hold::new(0, &shared, &held, &keeping);
+    let epoll = Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     for port in 1..100 {
         let pair = (SocketAddr::from(([192, 0, 2, 1], port)), server);
         let verdict = hold.table.on_syn(pair, b"syn", Room::Syn, Instant::now());
@@ -38,8 +39,9 @@ fn a_dial_waits_behind_that_of_a_client_of_the_same_port_who_came_before() {
     let plan = RelayPlan::explicit("test", "127.0.0.1:1".parse().unwrap(), vec![server]);
     let journal = Journal::new(&());
     let (shared, held) = (Shared::new(&plan, OwnPackets::default(), &journal), Held::new(64));
-    let (mut hold, epoll) =
-        (Hold::new(0, &shared, &held), Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap());
+    let keeping = Keeping::new(None, &[]);
+    let mut hold = Hold::new(0, &shared, &held, &keeping);
+    let epoll = Epoll::new(nix::sys::epoll::EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
     let pair = (free_port(), server);
     let is_there = std::cell::Cell::new(true);
     let round = Round { epoll: &epoll, number: 0, is_behind: &|asked| *asked == pair && is_there.get() };
