@@ -3,7 +3,7 @@
 pub mod record;
 pub(crate) mod wire;
 
-use record::{Holding, Message, PER_CONNECTION, Say};
+use record::{ConnectionRecord, Holding, Message, PER_CONNECTION, Say};
 use std::{
     io,
     os::fd::BorrowedFd,
@@ -58,6 +58,11 @@ impl Keeping {
     /// Puts something there; whether it is.
     pub fn put(&self, id: u64, holding: &Holding, descriptors: &[BorrowedFd<'_>]) -> bool {
         self.is_on() && self.send(&Message::with(Say::Put, id, holding), descriptors)
+    }
+
+    /// Puts a connection there, with its sockets and what else the record says.
+    pub fn put_connection(&self, record: ConnectionRecord, descriptors: &[BorrowedFd<'_>]) -> bool {
+        self.put(connection_id(record.number), &Holding::Connection(Box::new(record)), descriptors)
     }
 
     /// Something has gone, with all that belongs to it.

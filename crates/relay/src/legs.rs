@@ -127,8 +127,8 @@ impl Legs {
         }
     }
 
-    /// What is written of it beside its sockets, for whoever keeps them or takes them over: nothing of what has come, as
-    /// at the beginning.
+    /// What is written of a connection beside its sockets, for whoever keeps them or takes them over: nothing has come,
+    /// as at the beginning.
     pub fn record(&self, worker: usize) -> ConnectionRecord {
         ConnectionRecord {
             number: self.number,

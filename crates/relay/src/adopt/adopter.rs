@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Result,
-    keeping::{Keeping, connection_id, record::Holding},
+    keeping::{Keeping, connection_id},
     legs::{Legs, tun::Tun},
     logic::{Pair, adopted::AdoptedStatus},
     observe::journal::Once,
@@ -365,9 +365,8 @@ impl<'a> Adopter<'a> {
         let legs = Legs::new(number, to_client.asleep(), to_server.asleep(), pair, plan);
         let legs = Legs { is_inserted: true, loaded_bytes: between.loaded_bytes(), adopted, ..legs };
         if self.keeping.is_on() {
-            let record = Box::new(legs.record(self.holder));
             let sockets = [legs.client.as_fd(), legs.server.as_fd()];
-            self.keeping.put(connection_id(number), &Holding::Connection(record), &sockets);
+            self.keeping.put_connection(legs.record(self.holder), &sockets);
         }
         let woken = repaired::wake(&legs.client).and_then(|()| repaired::wake(&legs.server));
         woken.inspect_err(|_| self.keeping.gone(connection_id(number)))?;

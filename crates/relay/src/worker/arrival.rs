@@ -44,7 +44,7 @@ fn file_of(bytes: &[u8]) -> io::Result<File> {
 pub(crate) fn keep(keeping: &Keeping, connection: &Relayed, worker: usize) {
     if keeping.is_on() {
         let (record, descriptors) = record_of(connection, worker, &[const { None }; 2]);
-        keeping.put(connection_id(record.number), &Holding::Connection(Box::new(record)), &descriptors);
+        keeping.put_connection(record, &descriptors);
     }
 }
 

@@ -14,10 +14,10 @@ use crate::{
     hold::Hold,
     keeping::{connection_id, wire::Wire},
     legs::leg,
-    logic::connection::Side,
+    logic::{Pair, connection::Side},
     observe::journal::Once,
 };
-use std::{io, sync::atomic::Ordering};
+use std::{io, net::TcpStream, sync::atomic::Ordering};
 
 impl Worker<'_> {
     /// Takes in what another relay handed over, before anything else is done.
@@ -37,19 +37,7 @@ impl Worker<'_> {
         let Settled { connection, dial } = match arrival::settle(arrival, self.shared) {
             Ok(settled) => settled,
             Err(why) => {
-                if is_inserted {
-                    self.workers.held.adopting.watcher.acks.end(pair);
-                }
-                match (why, &sockets) {
-                    (Unfit::Over, [Some(client), Some(server)]) if is_inserted => {
-                        adopt::forget_both(client, server, pair);
-                    }
-                    (Unfit::Over, _) => {}
-                    (Unfit::Unclear, _) => {
-                        sockets.iter().flatten().for_each(leg::reset);
-                        self.note_unclear(why);
-                    }
-                }
+                self.end_there(why, pair, is_inserted, &sockets);
                 return self.workers.keeping.gone(connection_id(number));
             }
         };
@@ -77,9 +65,18 @@ impl Worker<'_> {
         self.enqueue(token);
     }
 
-    fn note_unclear(&self, why: Unfit) {
-        let warning = || format!("a connection of another relay was reset: {why}");
-        self.shared.journal.warn_once(Once::Unclear, warning);
+    /// Ends a connection that does not go on.
+    fn end_there(&self, why: Unfit, pair: Pair, is_inserted: bool, sockets: &[Option<TcpStream>; 2]) {
+        if is_inserted {
+            self.workers.held.adopting.watcher.acks.end(pair);
+        }
+        if why == Unfit::Unclear {
+            sockets.iter().flatten().for_each(leg::reset);
+            let warning = || format!("a connection of another relay was reset: {why}");
+            self.shared.journal.warn_once(Once::Unclear, warning);
+        } else if is_inserted && let [Some(client), Some(server)] = sockets {
+            adopt::forget_both(client, server, pair);
+        }
     }
 
     /// Stands still until a successor has everything; whether it has.
