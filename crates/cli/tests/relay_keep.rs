@@ -451,26 +451,31 @@ fn a_keeper_holds_no_more_after_upgrades_and_kills_than_before() {
         let bed = Bed::new(name);
         let mut service = Service::start(&bed, &format!("keep = true\nname = '{name}'\n{file}"));
         let keeper = keeper_of(name);
-        let held = || -> Vec<String> {
-            let descriptors = std::fs::read_dir(format!("/proc/{keeper}/fd")).unwrap();
+        let held = |pid: i32| -> Vec<String> {
+            let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
             let named = descriptors.filter_map(|descriptor| std::fs::read_link(descriptor.ok()?.path()).ok());
             named.map(|name| name.to_string_lossy().into_owned()).collect()
         };
         let sockets =
-            || -> Vec<_> { held().into_iter().filter(|name| name.starts_with("socket:")).collect() };
-        let programs = || held().iter().filter(|name| name.contains("bpf_link")).count();
-        eventually("the relay has put its programs there", || (programs() > 0) == (file == INTERCEPT));
-        let at_first = programs();
+            || -> Vec<_> { held(keeper).into_iter().filter(|name| name.starts_with("socket:")).collect() };
+        let programs = |pid| held(pid).iter().filter(|name| name.contains("bpf_link")).count();
+        let attached = programs(service.child.id() as i32);
+        assert_eq!(attached > 0, file == INTERCEPT);
+        // It reads later what the relay puts there before it answers.
+        eventually("the keeper holds each program of the relay", || programs(keeper) == attached);
         for round in 0..4 {
             match round % 2 {
                 0 => service.upgrade(),
                 _ => service.kill_and_start(),
             }
+            assert_eq!(programs(service.child.id() as i32), attached);
             eventually("the keeper holds each socket once", || {
                 let sockets = sockets();
                 sockets.iter().collect::<BTreeSet<_>>().len() == sockets.len()
             });
-            eventually("the keeper holds as many programs as at first", || programs() == at_first);
+            eventually(&format!("the keeper holds each of {attached} programs once"), || {
+                programs(keeper) == attached
+            });
         }
         service.end();
     }
