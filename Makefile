@@ -1,6 +1,6 @@
 # longfat. `make demo` runs the main experiment, `make test` every check and test; both work from a bare clone.
 
-.PHONY: help setup setup-tests build demo test test-rootless test-python test-ray checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-adopt soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz fuzz-build papers papers-emulated report-imtcp static arm64 test-arm64 test-packages test-reproducible
+.PHONY: help setup setup-tests build demo test test-rootless test-python test-ray checks clean bench-link bench-transfer bench-relay bench-capture bench-tcb bench-mobility bench-sim bench-lab bench-avail bench-why dist install test-kernels test-clients test-browser soak-relay soak-relay-adopt soak-relay-streams soak-relay-dialogues test-notebooks book reference fuzz papers papers-emulated report-imtcp static arm64 test-arm64 test-packages test-reproducible
 
 LONGFAT := target/release/longfat
 
@@ -35,7 +35,7 @@ demo: build ## run the conversion experiment, simulated (seconds) and then emula
 	  [ $$status -gt 1 ] || $(LONGFAT) report $$out || status=2; \
 	  exit $$status
 
-test: setup-tests checks fuzz-build ## every check and every test
+test: setup-tests checks ## every check and every test
 	scripts/test
 	$(MAKE) test-python
 	$(MAKE) test-notebooks
@@ -43,8 +43,11 @@ test: setup-tests checks fuzz-build ## every check and every test
 test-rootless: setup ## the tests that any user can run on any machine; says what it leaves out
 	scripts/test --rootless
 
-test-python: ## the Python package, with the program that 'cargo build' makes
-	cargo build --locked -p longfat-cli
+# The program as the tests have it. 'cargo build' would choose other features, and build all of it once more.
+PROGRAM = cargo test --workspace --locked --quiet --no-run --test cli
+
+test-python: ## the Python package, with the program as the tests have it
+	$(PROGRAM)
 	python/environment
 	target/python/bin/python -m pytest
 
@@ -54,13 +57,12 @@ test-ray: ## a sweep on a real Ray of two workers on this host: its tables are t
 	target/python/bin/python -m pytest python/tests/test_ray.py
 
 test-notebooks: ## every notebook of docs/notebooks, executed into target/notebooks
-	cargo build --locked -p longfat-cli
+	$(PROGRAM)
 	python/environment notebooks
 	target/python/bin/python python/notebooks
 
 checks: setup ## formatting, lints, arrows, links, licences, documentation
 	cargo fetch --locked --quiet
-	cargo fetch --locked --quiet --manifest-path fuzz/Cargo.toml
 	cargo fmt --all --check
 	scripts/check-arrows
 	scripts/check-docs
@@ -71,9 +73,6 @@ checks: setup ## formatting, lints, arrows, links, licences, documentation
 
 fuzz: setup-tests ## every parser of strangers' bytes, fuzzed for a minute each
 	scripts/fuzz 60
-
-fuzz-build: setup-tests ## the fuzz targets, built as they run
-	scripts/fuzz --build
 
 papers: build ## the papers' tables beside ours, simulated (some minutes, and 18 of a processor for 10 Gbit/s): docs/measurements/papers.md
 	scripts/papers
@@ -171,21 +170,21 @@ test-browser: ## the pages' script, and 'longfat lab serve' in a headless Chromi
 	cargo build --locked -p longfat-cli
 	tests/browser/run.py
 
-SOAK = cargo test --release --locked -p longfat-relay --test reliability -- --ignored --nocapture --test-threads 1
+SOAK = cargo test --release --locked -p longfat-relay --test relay -- --ignored --nocapture --test-threads 1
 
 soak-relay: soak-relay-streams ## the relay's long trials (half an hour): streams, 10,000 connections, 100,000 SYNs, ten minutes of load
 	$(SOAK) ten_thousand flood_of_100_000 ten_minutes
 
 soak-relay-streams: ## 1 GiB each way, IPv4 and IPv6, under loss and reordering, and tiny windows (15 minutes at most)
-	cargo test --release --locked -p longfat-relay --test reliability --no-run
+	cargo test --release --locked -p longfat-relay --test relay --no-run
 	timeout 900 $(SOAK) long_streams a_gibibyte
 
 soak-relay-adopt: ## 1,000 living connections adopted, upgraded, killed under and left, 20 times (3 minutes; SOAK_CONNECTIONS, 9,000 at most, SOAK_TIMES)
 	SOAK_CONNECTIONS=$${SOAK_CONNECTIONS:-1000} SOAK_TIMES=$${SOAK_TIMES:-20} \
-		cargo test --release --locked -p longfat-cli --test relay_adopt -- --nocapture
+		cargo test --release --locked -p longfat-cli --test cli relay_adopt:: -- --nocapture
 
 soak-relay-dialogues: ## 10,000 made-up dialogues, with and without the relay (5 minutes; DIALOGUES, DIALOGUES_SEED)
-	DIALOGUES=$${DIALOGUES:-10000} cargo test --release --locked -p longfat-relay --test dialogues -- --nocapture made_up
+	DIALOGUES=$${DIALOGUES:-10000} cargo test --release --locked -p longfat-relay --test relay dialogues::made_up -- --nocapture
 
 # Pinned, so that everybody builds the same site.
 MDBOOK_VERSION := 0.5.4

@@ -18,8 +18,10 @@ fuzz_target!(|packets: Vec<(u32, Vec<u8>)>| {
         writer.packet(time_ns, data.len() as u32, data).expect("memory takes it");
     }
     let file = std::io::Cursor::new(writer.into_inner());
-    let reader = CaptureReader::new(Box::new(file) as Box<dyn std::io::Read + Send>, "fuzz").expect("a capture");
-    let analysis = analyze(vec![reader], Settings { detailed: true, ..Settings::default() }, |_| {}).expect("read");
+    let reader =
+        CaptureReader::new(Box::new(file) as Box<dyn std::io::Read + Send>, "fuzz").expect("a capture");
+    let analysis =
+        analyze(vec![reader], Settings { detailed: true, ..Settings::default() }, |_| {}).expect("read");
     assert_eq!(analysis.capture.packets, packets.len() as u64);
     assert_eq!(contradictions(&analysis), Vec::<String>::new());
 });

@@ -1,6 +1,7 @@
 //! Any packets as a table: read back as they were; with octets of the file changed, read to the end without panic, and
 //! no more packets than there were.
 #![no_main]
+#![allow(clippy::type_complexity)]
 
 use libfuzzer_sys::fuzz_target;
 use longfat_analyze::{
@@ -54,7 +55,10 @@ fn kept(decoded: Decoded) -> Decoded {
 fn end_at_panics_of_ours() {
     let ended_at_all = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !panic.location().is_some_and(|at| ["/parquet-", "/arrow-"].iter().any(|name| at.file().contains(name))) {
+        if !panic
+            .location()
+            .is_some_and(|at| ["/parquet-", "/arrow-"].iter().any(|name| at.file().contains(name)))
+        {
             ended_at_all(panic);
         }
     }));

@@ -24,7 +24,10 @@ fn read(kind: u8, bytes: &[u8]) -> Option<Trace> {
 fn end_at_panics_of_ours() {
     let ended_at_all = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if !panic.location().is_some_and(|at| ["/parquet-", "/arrow-"].iter().any(|name| at.file().contains(name))) {
+        if !panic
+            .location()
+            .is_some_and(|at| ["/parquet-", "/arrow-"].iter().any(|name| at.file().contains(name)))
+        {
             ended_at_all(panic);
         }
     }));

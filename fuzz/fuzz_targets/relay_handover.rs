@@ -38,7 +38,8 @@ fn state(bytes: &[u8]) {
     let held_bytes = [u64::from(head[10] % 8), u64::from(head[11] % 8)];
     let failure = Failure { is_client: head[12] & 1 != 0, after_fin: head[12] & 2 != 0 };
     let legs = [leg(0), leg(5)];
-    let Ok(found) = derive([&legs[0], &legs[1]], held_bytes, Some(failure).filter(|_| head[12] & 4 != 0)) else {
+    let Ok(found) = derive([&legs[0], &legs[1]], held_bytes, Some(failure).filter(|_| head[12] & 4 != 0))
+    else {
         return;
     };
     let mut logic = Connection::new();

@@ -3,6 +3,7 @@
 //!     cargo run -p longfat-analyze --example kinds -- DIR
 
 #[path = "../tests/support/mod.rs"]
+#[allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 mod support;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

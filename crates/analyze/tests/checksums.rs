@@ -1,14 +1,11 @@
 //! Checksums: judged where they are those of the wire, and only there.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
-use longfat_analyze::{contradictions::contradictions, findings::Kind, report::FlowReport, summary};
-use support::{
+use crate::support::{
     Sum, Trace,
     script::script,
     traffic::{Dice, Transfer, made},
 };
+use longfat_analyze::{contradictions::contradictions, findings::Kind, report::FlowReport, summary};
 
 /// A transfer whose packets are kept whole: the client's and the server's checksums are like these.
 fn with(sums: [Sum; 2]) -> Trace {

@@ -1,9 +1,7 @@
 //! Captures in columns say what the same captures in octets say.
 #![cfg(feature = "tables")]
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
+use crate::support::{self, Tcp};
 use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
@@ -18,7 +16,6 @@ use longfat_analyze::{
 };
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
-use support::Tcp;
 
 const TIME: i64 = 1_700_000_000_123_456_789;
 

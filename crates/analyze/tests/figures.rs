@@ -1,12 +1,13 @@
 //! Figures that were wrong about captures of others, each with a capture that showed it.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "figures/copies.rs"]
 mod copies;
-#[path = "figures/several.rs"]
 mod several;
-mod support;
 
+use crate::support::{
+    self, MS, Tcp, Trace, US,
+    script::script,
+    traffic::{Capturing, Dice, Transfer, captured, made},
+};
 use longfat_analyze::{
     contradictions::contradictions,
     findings::Kind,
@@ -15,11 +16,6 @@ use longfat_analyze::{
 };
 use proptest::prelude::*;
 use std::fmt::Write as _;
-use support::{
-    MS, Tcp, Trace, US,
-    script::script,
-    traffic::{Capturing, Dice, Transfer, captured, made},
-};
 
 const OPENING: &str = "0 > S win 65535 mss 1460 ws 0
     +20 < SA win 14480 mss 1460 ws 0

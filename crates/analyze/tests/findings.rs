@@ -1,13 +1,11 @@
 //! Every finding with a trace that has it and one that nearly has it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::needless_pass_by_value)]
+#![allow(clippy::needless_pass_by_value)]
 
-mod support;
-
-use longfat_analyze::findings::{Finding, Kind};
-use support::{
+use crate::support::{
     Bulk, MS, Tcp, Trace, US, bulk,
     traffic::{Transfer, made},
 };
+use longfat_analyze::findings::{Finding, Kind};
 
 fn find(trace: &Trace, kind: Kind) -> Option<Finding> {
     trace.flow().findings.into_iter().find(|finding| finding.kind == kind)

@@ -1,8 +1,9 @@
 //! Captures of every kind, whole and damaged.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
+use crate::support::{
+    self, Tcp, Trace, analyze_bytes,
+    traffic::{Transfer, made},
+};
 use longfat_analyze::{
     Settings,
     analysis::analyze,
@@ -19,10 +20,6 @@ use longfat_analyze::{
 };
 use proptest::prelude::*;
 use std::io::Write as _;
-use support::{
-    Tcp, Trace, analyze_bytes,
-    traffic::{Transfer, made},
-};
 
 const TIME: i64 = 1_700_000_000_123_456_789;
 

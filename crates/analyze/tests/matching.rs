@@ -1,15 +1,12 @@
 //! Two captures of one flow at two places, made from one list of packets with a path between them.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
+use crate::support::{self, MS, Tcp, Trace, US};
 use longfat_analyze::{
     capture::reader::CaptureReader,
     matching::{Matching, matching},
     segment::flag,
 };
 use proptest::prelude::*;
-use support::{MS, Tcp, Trace, US};
 
 /// What the path does to a packet: delay, or loss.
 type Path<'a> = &'a dyn Fn(usize, &Tcp) -> Option<i64>;

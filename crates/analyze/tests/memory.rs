@@ -1,5 +1,4 @@
 //! What a live flow takes, octet by octet, as the allocator is asked for it.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_analyze::{
     Settings,

@@ -1,9 +1,11 @@
 //! Findings about what others' captures had, each with a trace that has it and one that nearly has it; and words that
 //! were wrong.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod support;
-
+use crate::support::{
+    Bulk, MS, Tcp, Trace, US, analyze_bytes, bulk,
+    script::script,
+    traffic::{Transfer, made},
+};
 use longfat_analyze::{
     Settings,
     capture::{LinkType, write::PcapWriter},
@@ -15,11 +17,6 @@ use longfat_analyze::{
     summary,
 };
 use std::fmt::Write as _;
-use support::{
-    Bulk, MS, Tcp, Trace, US, analyze_bytes, bulk,
-    script::script,
-    traffic::{Transfer, made},
-};
 
 const OPENING: &str = "0 > S win 65535 mss 1460 ws 7 sackok
     +20 < SA win 65535 mss 1460 ws 7 sackok

@@ -1,15 +1,11 @@
 //! BIC-TCP: the search between two windows, and the response where S_max rules.
 
-#![allow(clippy::unwrap_used)]
-
+use crate::sawtooth::{Flow, mean_window};
 use longfat_cc::{
     Algorithm, Controller, Tunables,
     response::{Bounds, Law},
 };
 use proptest::prelude::*;
-use sawtooth::{Flow, mean_window};
-
-mod sawtooth;
 
 fn bic<const N: usize>(settings: [&str; N]) -> Tunables {
     Tunables::from_settings(Algorithm::find("bic").unwrap(), settings).unwrap()

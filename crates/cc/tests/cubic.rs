@@ -1,12 +1,8 @@
 //! CUBIC against RFC 9438: the curve, the response function of section 5.1, and what interrupts the curve.
 
-#![allow(clippy::unwrap_used)]
-
+use crate::sawtooth::{Flow, mean_window};
 use longfat_cc::{Algorithm, Tunables};
 use proptest::prelude::*;
-use sawtooth::{Flow, mean_window};
-
-mod sawtooth;
 
 fn cubic<const N: usize>(settings: [&str; N]) -> Tunables {
     Tunables::from_settings(Algorithm::find("cubic").unwrap(), settings).unwrap()

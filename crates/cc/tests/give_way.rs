@@ -1,8 +1,5 @@
 //! A download held back by its receiver's window: what it is told to do, and that it holds on a modelled path.
 
-#![allow(clippy::unwrap_used)]
-
-#[path = "give_way/path.rs"]
 mod path;
 
 use longfat_cc::receive::{Arrival, GiveWay, LOW, START, STEADY, timestamps};

@@ -1,8 +1,6 @@
 //! Available bandwidth from synthetic spacing: streams of `imtcp` through a first-come-first-served bottleneck with
 //! cross traffic whose rate is known, acknowledged as receivers do: every so many segments, and in batches.
 
-#![allow(clippy::unwrap_used)]
-
 use longfat_cc::{Ack, Algorithm, Avail, Conn, Sending, State, Tunables};
 use proptest::prelude::*;
 

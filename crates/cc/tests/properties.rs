@@ -1,7 +1,5 @@
 //! What holds for every algorithm and any input, and limited slow start.
 
-#![allow(clippy::unwrap_used)]
-
 use longfat_cc::{
     Ack, Algorithm, Conn, Controller, Observation, STATE_BYTES, State, Tunable, Tunables, WINDOW_MAX,
 };

@@ -1,11 +1,7 @@
 //! HighSpeed TCP against RFC 3649: the table of Appendix B and the response function of section 5.
 
-#![allow(clippy::unwrap_used)]
-
+use crate::sawtooth::{Flow, mean_window};
 use longfat_cc::{Algorithm, Controller, Tunables, response, table};
-use sawtooth::{Flow, mean_window};
-
-mod sawtooth;
 
 /// RFC 3649, Appendix B: w, a(w), b(w), to two decimals. Linux (net/ipv4/tcp_highspeed.c) holds the rows up to a = 72.
 const APPENDIX_B: &str = "

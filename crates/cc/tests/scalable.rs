@@ -1,12 +1,8 @@
 //! Scalable TCP against what Kelly 2003 promises.
 
-#![allow(clippy::unwrap_used)]
-
+use crate::sawtooth::{Flow, mean_window};
 use longfat_cc::{Algorithm, Controller, Tunables, response};
 use proptest::prelude::*;
-use sawtooth::{Flow, mean_window};
-
-mod sawtooth;
 
 /// The model does not depend on it.
 const RTT_US: u32 = 100_000;

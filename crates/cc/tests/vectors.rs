@@ -1,8 +1,6 @@
 //! Callbacks recorded in a kernel, replayed natively: the same answers, bit for bit. crates/kernel/tests/parity.rs
 //! records them.
 
-#![allow(clippy::unwrap_used)]
-
 use longfat_cc::{
     Algorithm, LOSS,
     record::{Op, Recording},

@@ -1,7 +1,5 @@
 //! TCP Vegas: a few segments in the queue, seen from the round-trip time.
 
-#![allow(clippy::unwrap_used)]
-
 use longfat_cc::{Algorithm, Controller, Observation, Tunables};
 use proptest::prelude::*;
 

@@ -1,7 +1,5 @@
 //! `longfat analyze` as a person uses it. Needs no privileges.
 
-#![allow(clippy::unwrap_used)]
-
 use longfat_analyze::capture::{LinkType, write::PcapWriter};
 use std::{
     fs::File,

@@ -1,9 +1,6 @@
 //! `longfat background` and `longfat avail` as a person meets them: unmodified programs in network namespaces.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod left_behind;
-
-use left_behind::{cgroups, is_running, within_20_s};
+use crate::left_behind::{cgroups, is_running, within_20_s};
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use serde_json::Value;
 use std::{

@@ -1,9 +1,6 @@
 //! `longfat capture` between two namespaces, read back by `longfat analyze`.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod capture_bed;
-
-use capture_bed::{Bed, analyzed, ended, json, longfat, number, signal};
+use crate::capture_bed::{Bed, analyzed, ended, json, longfat, number, signal};
 use longfat_host::facts;
 use serde_json::Value;
 use std::{

@@ -1,10 +1,7 @@
 //! What `longfat analyze` says of a capture made at the sender is exactly what the sender's kernel counted: segments
 //! and octets sent again, and retransmission timeouts, over emulated paths that lose, reorder and go dark.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod capture_bed;
-
-use capture_bed::{Bed, analyzed, ended, number, signal};
+use crate::capture_bed::{Bed, analyzed, ended, number, signal};
 use longfat_host::{facts, socket, sysctl};
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,6 @@
 //! `longfat cc` as a person meets it: the program, its exit codes, what it leaves and what it does not.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod left_behind;
-
-use left_behind::{cgroups, within_20_s};
+use crate::left_behind::{cgroups, within_20_s};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read},

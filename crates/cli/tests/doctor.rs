@@ -1,9 +1,6 @@
 //! `longfat doctor` as a person and a script meet it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod programs;
-
+use crate::programs;
 use serde_json::Value;
 use std::{
     os::unix::process::CommandExt as _,

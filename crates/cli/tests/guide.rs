@@ -1,11 +1,7 @@
 //! Every command block of docs/guide does what the page says: the commands run, in one shell for each page, and what
 //! they print has the shape that the page shows. Figures may differ. `guide_bed/page.rs` explains the annotations.
-#![allow(clippy::unwrap_used)]
 
-mod guide_bed;
-mod programs;
-
-use guide_bed::{page::Page, session::Session};
+use crate::guide_bed::{page::Page, session::Session};
 use std::{
     collections::BTreeSet,
     fs,

@@ -3,7 +3,6 @@
 //!
 //! `ssh` is a script here (`hostile/ssh`), so that neither root nor another machine is needed. It plays an honest agent
 //! but for one thing.
-#![allow(clippy::unwrap_used)]
 
 use std::{
     fs,

@@ -3,7 +3,6 @@
 //!
 //! Ray is a module of a hundred lines here (`hostile/ray`). What Ray itself would run of a hostile worker's pickles is
 //! not tried: that is a cluster's trust.
-#![allow(clippy::unwrap_used)]
 
 use std::{
     fs,

@@ -3,11 +3,7 @@
 //!
 //! Needs root, Debian's openssh-server, and this kernel's namespaces; nothing here depends on how fast the machine is.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod hosts_bed;
-
-use hosts_bed::{Bed, Kind, PATIENCE, directory_of, within};
+use crate::hosts_bed::{Bed, Kind, PATIENCE, directory_of, within};
 use longfat_host::{Namespace, sysctl};
 use longfat_report::site::{self, RunIndex};
 use longfat_schema::{

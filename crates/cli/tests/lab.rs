@@ -2,10 +2,7 @@
 //!
 //! Needs root and this kernel's namespaces; nothing here depends on how fast the machine is.
 
-#![allow(clippy::unwrap_used)]
-
-mod programs;
-
+use crate::programs;
 use longfat_schema::{
     record::{EchoSample, FlowSummary, QueueSample, RelaySample, TcpSample},
     run::{ResultManifest, ResultStatus, RunStatus, find_runs, read_json},

@@ -1,7 +1,5 @@
 //! `longfat link` as its users meet it: exit codes, the path around a command, signals, what is left behind.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, UdpSocket},

@@ -1,7 +1,5 @@
 //! Manual pages and completions, as packages hold them.
 
-#![allow(clippy::unwrap_used)]
-
 use std::{fs, process::Command};
 
 #[test]

@@ -1,8 +1,6 @@
 //! What a user gets wrong in the first minute: every answer names the thing, the value and the mend, and nothing that
 //! did nothing ends with 0. Those about `avail` and `tcb save` need root, and none changes anything.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
 use std::{
     fs,
     path::Path,

@@ -1,9 +1,7 @@
 //! `longfat mobility`: a router and two nodes in network namespaces, a link that changes, and datagrams nobody should
 //! believe.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod mobility_bed;
-
+use crate::mobility_bed::{self, Bed, Program, Stream, longfat, text, wait_for};
 use longfat_host::capability;
 use longfat_mobility::{
     Key,
@@ -11,7 +9,6 @@ use longfat_mobility::{
     lan::{GROUP_V4, GROUP_V6},
     state::{State, StateFile, state_of},
 };
-use mobility_bed::{Bed, Program, Stream, longfat, text, wait_for};
 use serde_json::Value;
 use std::{
     io::{self, BufRead as _, BufReader},

@@ -1,5 +1,4 @@
 //! What becomes of a command whose output nobody reads.
-#![allow(clippy::unwrap_used)]
 
 use std::{
     ffi::CStr,

@@ -1,7 +1,5 @@
 //! `longfat path` as a person uses it.
 
-#![allow(clippy::unwrap_used)]
-
 use std::process::{Command, Output};
 
 fn longfat(arguments: &[&str]) -> Output {

@@ -1,5 +1,4 @@
 //! The reference says what the program does: generated pages are fresh, and lists in written ones are whole.
-#![allow(clippy::unwrap_used)]
 
 use std::{collections::BTreeSet, fs, process::Command};
 

@@ -1,10 +1,7 @@
 //! `longfat relay` as a process: signals, a killed predecessor, exhausted descriptors, exit codes.
-#![allow(clippy::unwrap_used)]
 
-mod relay_bed;
-
+use crate::relay_bed::{Bed, SERVER, ask, echo_server};
 use longfat_host::run_command;
-use relay_bed::{Bed, SERVER, ask, echo_server};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpListener,

@@ -3,17 +3,12 @@
 //!
 //! `make soak-relay-adopt` has thousands of them, a hundred times. How long connections stood still is told, not
 //! judged.
-#![allow(clippy::unwrap_used)]
 
-mod relay_bed;
-mod relay_service;
-
+use crate::{noise, relay_bed::Bed, relay_service::Service};
 use longfat_relay::{
     control,
     status::{EndToEndStatus, Status},
 };
-use relay_bed::Bed;
-use relay_service::Service;
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -45,31 +40,16 @@ struct Stream {
     place: u64,
 }
 
-/// Bytes that differ by their place (splitmix64).
-fn noise(seed: u64, place: u64, bytes: &mut [u8]) {
-    for (word, chunk) in (place..).zip(bytes.chunks_mut(8)) {
-        let mut value = word.wrapping_add(seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        chunk.copy_from_slice(&(value ^ (value >> 27)).to_le_bytes()[..chunk.len()]);
-    }
-}
-
 impl Stream {
     /// Sends so many bytes there, and another number back.
     fn speak(&mut self, bytes: u64) {
-        let (mut sent, mut got) = (vec![0; bytes as usize], vec![0; bytes as usize]);
+        let mut got = vec![0; bytes as usize];
         for (mut from, mut to, seed) in
             [(&self.client, &self.far, self.seed), (&self.far, &self.client, !self.seed)]
         {
-            noise(seed, self.place, &mut sent);
-            from.write_all(&sent).unwrap();
+            from.write_all(&noise::bytes(seed, self.place, got.len())).unwrap();
             to.read_exact(&mut got).unwrap_or_else(|error| panic!("connection {}: {error}", self.seed));
-            assert!(
-                got == sent,
-                "connection {}: other bytes than were sent, round {}",
-                self.seed,
-                self.place
-            );
+            noise::check(seed, self.place, &got);
         }
         self.place += bytes;
     }

@@ -1,11 +1,8 @@
 //! `longfat relay run FILE` as a service: rules, reload, drain, status, metrics, sd_notify, privileges.
-#![allow(clippy::unwrap_used)]
 
-mod relay_bed;
-
+use crate::relay_bed::{self, Bed, PATIENCE, ask};
 use longfat_host::run_command;
 use longfat_relay::status::Status;
-use relay_bed::{Bed, PATIENCE, ask};
 use std::{
     io::{ErrorKind, Read, Write},
     net::{TcpListener, TcpStream},

@@ -1,14 +1,12 @@
 //! Relays that are killed again and again, and upgraded as services: their connections go on.
-#![allow(clippy::unwrap_used)]
 
-mod patience;
-mod relay_bed;
-mod relay_service;
-
+use crate::{
+    noise,
+    patience::eventually,
+    relay_bed::{self, Bed, PATIENCE},
+    relay_service::{Service, keeper_of, spawn},
+};
 use longfat_host::lease;
-use patience::eventually;
-use relay_bed::{Bed, PATIENCE};
-use relay_service::{Service, keeper_of, spawn};
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
@@ -20,22 +18,15 @@ use std::{
     time::Duration,
 };
 
-/// Bytes that differ by their place (splitmix64).
-fn noise(seed: u64, place: u64) -> u8 {
-    let mut word = (place / 8).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    (word ^ (word >> 27)).to_le_bytes()[(place % 8) as usize]
-}
-
 /// Sends until it is told to stop, in pieces of all sizes with pauses, then a FIN; how many bytes.
 fn send(mut stream: &TcpStream, seed: u64, stop: &AtomicBool) -> u64 {
     let mut place = 0;
     while !stop.load(Ordering::Acquire) {
-        let size = [1, 100, 4096, 5000, 1 << 18][(noise(!seed, place) % 5) as usize];
-        let piece: Vec<u8> = (place..place + size).map(|place| noise(seed, place)).collect();
-        stream.write_all(&piece).unwrap();
-        place += size;
-        std::thread::sleep(Duration::from_millis(u64::from(noise(seed, place) % 4)));
+        let chance = noise::bytes(!seed, place, 2);
+        let size = [1, 100, 4096, 5000, 1 << 18][usize::from(chance[0] % 5)];
+        stream.write_all(&noise::bytes(seed, place, size)).unwrap();
+        place += size as u64;
+        std::thread::sleep(Duration::from_millis(u64::from(chance[1] % 4)));
     }
     stream.shutdown(Shutdown::Write).unwrap();
     place
@@ -49,10 +40,8 @@ fn check(mut stream: &TcpStream, seed: u64) -> u64 {
         if got == 0 {
             return place;
         }
-        for byte in &block[..got] {
-            assert_eq!(*byte, noise(seed, place), "byte {place} differs");
-            place += 1;
-        }
+        noise::check(seed, place, &block[..got]);
+        place += got as u64;
     }
 }
 
@@ -304,8 +293,7 @@ fn urgent_bytes_shut_windows_and_resets_survive_kills() {
 fn send_all(mut stream: &TcpStream, seed: u64, whole: u64) {
     let mut place = 0;
     while place < whole {
-        let piece: Vec<u8> = (place..place + 4096).map(|place| noise(seed, place)).collect();
-        stream.write_all(&piece).unwrap();
+        stream.write_all(&noise::bytes(seed, place, 4096)).unwrap();
         place += 4096;
     }
     stream.shutdown(Shutdown::Write).unwrap();
@@ -519,9 +507,8 @@ fn missing_when_both_are_killed(tag: &str, acknowledge: &str) -> u64 {
             scope.spawn(move || {
                 let mut place = 0;
                 loop {
-                    let piece: Vec<u8> = (place..place + 5000).map(|place| noise(seed, place)).collect();
                     // Until it is reset.
-                    if client.write_all(&piece).is_err() {
+                    if client.write_all(&noise::bytes(seed, place, 5000)).is_err() {
                         return;
                     }
                     place += 5000;
@@ -538,8 +525,7 @@ fn missing_when_both_are_killed(tag: &str, acknowledge: &str) -> u64 {
         let arrived = |(mut far, seed): (&TcpStream, u64)| {
             let (mut place, mut block) = (0, vec![0; 1 << 16]);
             while let Ok(got @ 1..) = far.read(&mut block) {
-                let expected = (place..).map(|place| noise(seed, place));
-                assert!(block[..got].iter().copied().eq(expected.take(got)), "behind byte {place}");
+                noise::check(seed, place, &block[..got]);
                 place += got as u64;
             }
             place

@@ -1,14 +1,12 @@
 //! What a relay leaves, wanted or not: refusals, routes, settings; how the next one finds it, and what a cleanup
 //! survives.
-#![allow(clippy::unwrap_used)]
 
-mod patience;
-mod programs;
-mod relay_bed;
-
+use crate::{
+    patience::{PATIENCE, eventually},
+    programs,
+    relay_bed::{Bed, Relay, SERVER, ask, echo_server},
+};
 use longfat_host::sysctl;
-use patience::{PATIENCE, eventually};
-use relay_bed::{Bed, Relay, SERVER, ask, echo_server};
 use std::{
     net::{TcpListener, TcpStream},
     os::unix::process::CommandExt,

@@ -2,12 +2,9 @@
 //! that runs: its own tool reads the unit, and the daemon is run with the user, the capabilities, the file systems and
 //! the system calls that the unit gives it. A call that is not allowed ends here whoever makes it, so that none goes
 //! unnoticed.
-#![allow(clippy::unwrap_used)]
 
-mod relay_bed;
-
+use crate::relay_bed::{Bed, PATIENCE, SERVER, ask, echo_server};
 use longfat_relay::status::Status;
-use relay_bed::{Bed, PATIENCE, SERVER, ask, echo_server};
 use serde_json::json;
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -129,7 +126,7 @@ const REFUSED: &str = "LONGFAT_TEST_REFUSED";
 
 /// What this test program is told to give itself the filter and become the daemon.
 fn filter_first<'c>(command: &'c mut Command, calls: &[String], file: &Path) -> &'c mut Command {
-    command.args(["--exact", "under_a_filter_of_system_calls", "--ignored", "--nocapture"]);
+    command.args(["--exact", "relay_unit::under_a_filter_of_system_calls", "--ignored", "--nocapture"]);
     command.env(CALLS, calls.join(" ")).env(DAEMON, file).stdin(Stdio::null()).stdout(Stdio::null())
 }
 

@@ -1,10 +1,8 @@
 //! `longfat report` as a person calls it.
-#![allow(clippy::unwrap_used, reason = "tests")]
 
 // The synthetic result is the report crate's own.
-#[path = "../../report/tests/support/mod.rs"]
-mod support;
 
+use crate::support;
 use longfat_schema::run::RunStatus;
 use std::{
     path::Path,

@@ -1,7 +1,5 @@
 //! `longfat lab serve` over real HTTP: what is there is shown, what is not is refused, and nothing else can be had.
 
-#![allow(clippy::unwrap_used)]
-
 use longfat_schema::{
     lines::Lines,
     record::{IntervalSample, Record, TcpSample},

@@ -1,8 +1,6 @@
 //! Sweeps as a person uses them, in the simulator: interrupted, resumed, spread over many programs, kept. What needs
 //! Python's packages (queries, clusters) is tried in python/tests.
 
-#![allow(clippy::unwrap_used)]
-
 use longfat_schema::run::{
     Metric, ResultManifest, ResultStatus, RunDirectory, RunStatus, Twin, read_json, reseal_run,
 };

@@ -1,5 +1,4 @@
 //! `longfat tcb`, against sockets that this test holds.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_host::socket::{cc, set_cc, tcp_info};
 use serde_json::Value;

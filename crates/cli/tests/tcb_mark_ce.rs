@@ -1,5 +1,4 @@
 //! `longfat tcb mark-ce` on a living connection: the sender hears of it, or cannot, and the exit code says which.
-#![allow(clippy::unwrap_used)]
 
 use longfat_host::{Lease, Namespace, interface, socket, sysctl};
 use serde_json::Value;

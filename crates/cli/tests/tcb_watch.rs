@@ -1,5 +1,4 @@
 //! `longfat tcb watch` on a terminal: a pseudo-terminal whose other end this test reads and writes.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_host::Lease;
 use std::{

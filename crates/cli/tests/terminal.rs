@@ -1,6 +1,5 @@
 //! What commands print into terminals of 60, 80 and 120 columns: no line is longer, no word is cut. Needs no
 //! privileges.
-#![allow(clippy::unwrap_used)]
 
 use longfat_analyze::capture::{LinkType, write::PcapWriter};
 use std::{

@@ -1,6 +1,5 @@
 //! `longfat transfer serve` as strangers meet it: what is left of root's rights, and what reaches a terminal. Needs
 //! root.
-#![allow(clippy::unwrap_used)]
 
 use longfat_host::{Lease, Namespace};
 use std::{

@@ -2,7 +2,6 @@
 //! takes days, by hand.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 use longfat_schema::run::{Ranges, RunManifest, RunStatus, find_runs};
 use std::{

@@ -1,11 +1,8 @@
 //! Users that programs become which root has started, what they keep, that they work as before, and what is left when
 //! they end.
-#![allow(clippy::unwrap_used)]
 
-mod patience;
-
+use crate::patience::{PATIENCE, eventually};
 use longfat_host::{Lease, Namespace};
-use patience::{PATIENCE, eventually};
 use std::{
     fs,
     io::{Read as _, Write as _},

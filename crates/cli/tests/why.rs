@@ -1,10 +1,7 @@
 //! `longfat why` against connections whose cause this test makes, over an emulated path.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod patience;
-
+use crate::patience::eventually;
 use longfat_host::{Lease, Namespace, interface, socket, sysctl};
-use patience::eventually;
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader, Read, Write},

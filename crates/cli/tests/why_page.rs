@@ -1,13 +1,7 @@
 //! `longfat why … --page` of what was kept, looks and captures, and of living connections. Needs no privileges.
-#![allow(clippy::unwrap_used)]
 
-#[path = "../../report/tests/packets/mod.rs"]
-mod packets;
-mod patience;
-
+use crate::{packets::packet, patience::eventually};
 use longfat_analyze::capture::{LinkType, write::PcapWriter};
-use packets::packet;
-use patience::eventually;
 use std::{
     fs::{self, File},
     io::{Read as _, Write as _},

@@ -1,10 +1,7 @@
 //! `longfat why --fix --successors` where a relay on this host carries the connections, or could: it is given a rule.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod patience;
-
+use crate::patience::{self, eventually};
 use longfat_host::{Lease, Namespace, interface, sysctl};
-use patience::eventually;
 use serde_json::Value;
 use std::{
     fs,

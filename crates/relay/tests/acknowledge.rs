@@ -1,9 +1,6 @@
 //! `acknowledge = "end-to-end"`: an end is told that what it sent has arrived when the other end has said so.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
+use crate::bed::{
     Bed, Running, asked, at, carry, check_noise, exchange, nft,
     path::{PROCESS, RelayProcess, eventually},
     receive_noise,
@@ -324,7 +321,7 @@ impl Observer for Nobody {}
 /// mid-stream.
 fn missing_when_killed(tag: &str, how: &str) -> Vec<u64> {
     let (missing, _) = Bed::over_any_link(tag, LINK, |bed| {
-        let mut relay = RelayProcess::start(&bed.relay, how, None);
+        let mut relay = RelayProcess::start(module_path!(), &bed.relay, how, None);
         let pairs = pairs(bed, &listening(bed));
         std::thread::scope(|scope| {
             let ways = pairs.iter().flat_map(|(client, far)| [(client, far, 1), (far, client, 2)]);

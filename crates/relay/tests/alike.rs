@@ -1,10 +1,7 @@
 //! Headers of relayed packets beside those of forwarded ones: traffic class, time to live, flow label.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    ANYWHERE, Bed, CLIENT_V4, PATIENCE, accept, at, control_of, exchange, mute, nft,
+use crate::bed::{
+    self, ANYWHERE, Bed, CLIENT_V4, PATIENCE, accept, at, control_of, exchange, mute, nft,
     packet::{ACK, Segment, Sender},
     path::{eventually, eventually_or},
     servers, talk, told,

@@ -1,9 +1,8 @@
 //! The relay on a bridge: contrib/nftables/longfat-bridge.nft lifts TCP to the IP layer, where it is taken.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{Running, accept, control_of, exchange, nft, path::eventually, set_forwarding, talk, told};
+use crate::bed::{
+    self, Running, accept, control_of, exchange, nft, path::eventually, set_forwarding, talk, told,
+};
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_kernel::watch::Conditions;
 use longfat_relay::{Accept, Acknowledge, InterceptPlan, RelayPlan};

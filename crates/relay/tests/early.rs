@@ -1,10 +1,7 @@
 //! A client that is reset before its server has answered, or before the relay has looked at it: what it had sent
 //! arrives.
-#![allow(clippy::unwrap_used)]
 
-mod bed;
-
-use bed::{ANYWHERE, Bed, Running, accept, at, nft, path::eventually, reset};
+use crate::bed::{ANYWHERE, Bed, Running, accept, at, nft, path::eventually, reset};
 use longfat_host::socket;
 use longfat_relay::Ended;
 use std::{

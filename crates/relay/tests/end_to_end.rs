@@ -1,12 +1,9 @@
 //! `accept = "end-to-end"`: the ends shake hands with each other, and the relay steps in between with their own
 //! numbers.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    Bed, Running, accept, check_noise, check_noise_slowly, ends_with_reset, exchange, exchange_slowly, nft,
-    path::eventually, reset, send_noise, servers, talk,
+use crate::bed::{
+    self, Bed, Running, accept, check_noise, check_noise_slowly, ends_with_reset, exchange, exchange_slowly,
+    nft, path::eventually, reset, send_noise, servers, talk,
 };
 use longfat_host::sysctl;
 use longfat_relay::{Ended, RelayPlan};

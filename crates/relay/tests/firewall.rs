@@ -1,10 +1,7 @@
 //! Beside a firewall: what conntrack, address translation and checks of the reverse path make of an intercepted
 //! connection, whose legs both go from the client's address and port to the server's.
-#![allow(clippy::unwrap_used)]
 
-mod bed;
-
-use bed::{Bed, exchange, nft, path::eventually, servers};
+use crate::bed::{Bed, exchange, nft, path::eventually, servers};
 use longfat_relay::{Accept, RelayPlan};
 use std::{
     net::{SocketAddr, TcpStream},

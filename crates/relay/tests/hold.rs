@@ -1,11 +1,8 @@
 //! Connection truth: with `accept = "after-server"` a client sees what the server and the path say, not the relay.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    Bed, CLIENT_V4, CLIENT_V6, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset, exchange,
-    mute, nft, packet, path::eventually, servers, set_forwarding, something_is_counted,
+use crate::bed::{
+    self, Bed, CLIENT_V4, CLIENT_V6, Running, SERVER_V4, SERVER_V6, accept, at, carry, ends_with_reset,
+    exchange, mute, nft, packet, path::eventually, servers, set_forwarding, something_is_counted,
 };
 use longfat_host::{Namespace, facts::counters, run_command, sysctl};
 use longfat_relay::{Ended, RelayPlan};

@@ -1,9 +1,6 @@
 //! What a relay may use up: time of idle connections, and memory.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{ANYWHERE, Bed, Running, accept, at, carry, ends_with_reset, path::eventually};
+use crate::bed::{ANYWHERE, Bed, Running, accept, at, carry, ends_with_reset, path::eventually};
 use longfat_relay::{Ended, Fail, RelayPlan};
 use std::{
     io::{Read, Write},

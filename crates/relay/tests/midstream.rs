@@ -1,12 +1,9 @@
 //! `adopt_after`: connections pass from end to end until they are worth it; then the relay steps in, in mid-stream.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    Bed, Running, SERVER_V4, accept, asked, check_noise, check_noise_slowly, check_some_noise, control_of,
-    ends_with_reset, exchange, nft, path::eventually, reset, send_noise, servers, set_ipv4, start, talk,
-    told, try_send_noise_slowly, try_send_some_noise,
+use crate::bed::{
+    self, Bed, Running, SERVER_V4, accept, asked, check_noise, check_noise_slowly, check_some_noise,
+    control_of, ends_with_reset, exchange, nft, path::eventually, reset, send_noise, servers, set_ipv4,
+    start, talk, told, try_send_noise_slowly, try_send_some_noise,
 };
 use longfat_host::{Namespace, socket};
 use longfat_kernel::watch::Conditions;

@@ -1,9 +1,6 @@
 //! `longfat relay move`: connections go from one router's relay to another's while bytes flow.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
+use crate::bed::{
     Bed, Noise, Running, accept, asked, check_noise, ends_with_reset,
     path::{PROCESS, RelayProcess, StopOnDrop, eventually},
     receive_noise,
@@ -665,7 +662,7 @@ fn a_receiving_relay_that_is_killed_leaves_a_whole_connection_or_a_reset_one() {
     for (turn, (way, count, goes_on)) in
         [(Way::There, 7, true), (Way::There, 9, true), (Way::Back, 8, false)].into_iter().enumerate()
     {
-        let mut second = RelayProcess::start(routers.router(1), &how(&routers, 1), None);
+        let mut second = RelayProcess::start(module_path!(), routers.router(1), &how(&routers, 1), None);
         let (pair, tap) = held_move(&routers, &servers[turn % 2], Fate::Hold(way, count));
         second.kill();
         drop(tap);
@@ -685,7 +682,7 @@ fn a_relay_that_is_killed_while_it_moves_leaves_a_whole_connection_or_a_reset_on
     for (turn, (way, count)) in
         [(Way::There, 5), (Way::There, 7), (Way::Back, 7), (Way::Back, 8)].into_iter().enumerate()
     {
-        let mut first = RelayProcess::start(routers.router(0), &how(&routers, 0), None);
+        let mut first = RelayProcess::start(module_path!(), routers.router(0), &how(&routers, 0), None);
         let (pair, tap) = held_move(&routers, &servers[turn % 2], Fate::Hold(way, count));
         first.kill();
         drop(tap);

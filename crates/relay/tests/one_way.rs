@@ -1,10 +1,7 @@
 //! Servers whose answers reach their clients by another way than through the relay's host.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, carry, mute, nft,
+use crate::bed::{
+    self, Bed, CLIENT_V4, PATIENCE, SERVER_V4, SERVER_V6, accept, at, carry, mute, nft,
     packet::{Segment, Sender},
     path::eventually,
     servers,

@@ -1,9 +1,6 @@
 //! TCP options of a client's SYN that ask for more than the relay can carry.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
+use crate::bed::{
     Bed, CLIENT_V4, CLIENT_V6, PATIENCE, SERVER_V4, SERVER_V6, accept, at, exchange, nft,
     packet::{Segment, Sender},
     path::eventually,

@@ -1,9 +1,6 @@
 //! Programs that open several connections tell them apart by the order in which the server sees them come.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{ANYWHERE, Bed, accept, at};
+use crate::bed::{self, ANYWHERE, Bed, accept, at};
 use longfat_relay::RelayPlan;
 use std::{
     fs,

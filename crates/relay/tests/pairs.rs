@@ -1,11 +1,8 @@
 //! Addresses and ports used again at once: as with plain forwarding, and never another port.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    Bed, CLIENT_V4, CLIENT_V6, SERVER_V4, SERVER_V6, accept, carry, exchange, mute, nft, path::eventually,
-    reset, something_is_counted,
+use crate::bed::{
+    self, Bed, CLIENT_V4, CLIENT_V6, SERVER_V4, SERVER_V6, accept, carry, exchange, mute, nft,
+    path::eventually, reset, something_is_counted,
 };
 use longfat_host::run_command;
 use longfat_relay::RelayPlan;

@@ -1,10 +1,7 @@
 //! `release_after`: a connection that was stepped into and pauses goes on from end to end, and is stepped into again.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    Bed, Running, accept, asked, check_noise, check_some_noise, ends_with_reset, exchange,
+use crate::bed::{
+    self, Bed, Running, accept, asked, check_noise, check_some_noise, ends_with_reset, exchange,
     path::{PROCESS, RelayProcess, eventually},
     receive_noise, reset, send_noise, servers, set_ipv4, start, talk, told, try_send_noise,
     try_send_noise_slowly,
@@ -401,7 +398,7 @@ fn a_relay_that_is_killed_around_that_moment_leaves_a_whole_connection_or_resets
     let listener = bed.listen(&address.to_string());
     let (mut whole, mut ended) = (0, 0);
     for turn in 0..16 {
-        let mut relay = RelayProcess::start(&bed.relay, "", None);
+        let mut relay = RelayProcess::start(module_path!(), &bed.relay, "", None);
         let pairs = [bed.pair(&listener, address)];
         talk_until_adopted(&bed, &pairs);
         std::thread::sleep(PAUSE - Duration::from_millis(10) + Duration::from_millis(4 * turn));

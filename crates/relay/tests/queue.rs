@@ -1,10 +1,6 @@
 //! A relay from a fast leg to a slow one: its queue stays short, and the slow leg busy.
 
-#![allow(clippy::unwrap_used, clippy::expect_used)]
-
-mod bed;
-
-use bed::{Bed, Running};
+use crate::bed::{Bed, Running};
 use longfat_host::{
     interface::{Offload, set_offload},
     socket::{TcpInfo, tcp_info},

@@ -1,11 +1,8 @@
 //! Reliability, by trying and counting. The quick form of each trial is an ordinary test; the long one is ignored and
 //! runs with `make soak-relay`.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    ANYWHERE, Bed, Noise, accept, at, carry, check_noise, check_noise_slowly, exchange, flood, nft,
+use crate::bed::{
+    self, ANYWHERE, Bed, Noise, accept, at, carry, check_noise, check_noise_slowly, exchange, flood, nft,
     packet::Peer,
     path::{PROCESS, RelayProcess, StopOnDrop, eventually},
     receive_noise, reset, send_noise, try_send_noise,
@@ -360,7 +357,7 @@ fn ten_thousand_connections_at_once_are_carried() {
     );
     let bed = Bed::new("myriad");
     let listener = bed.listen(ANYWHERE);
-    let relay = RelayProcess::start(&bed.relay, "transparent", None);
+    let relay = RelayProcess::start(module_path!(), &bed.relay, "transparent", None);
     let before = relay.memory_bytes();
     let begun = Instant::now();
     let pairs: Vec<_> = (0..count).map(|_| bed.pair(&listener, at(ANYWHERE))).collect();
@@ -403,7 +400,7 @@ fn without_descriptors_clients_wait_and_the_relay_neither_spins_nor_loses_one() 
     const CLIENTS: u64 = 200;
     let bed = Bed::new("fds");
     let listener = bed.listen(ANYWHERE);
-    let relay = RelayProcess::start(&bed.relay, ANYWHERE, Some(90));
+    let relay = RelayProcess::start(module_path!(), &bed.relay, ANYWHERE, Some(90));
     let address = at(&relay.address);
     // All shake hands with the kernel; the relay has descriptors for a few.
     let clients: Vec<_> = (0..CLIENTS).map(|_| bed.connect(address)).collect();
@@ -444,7 +441,7 @@ const MOST_HELD_BYTES: u64 = 64 << 20;
 fn peers_that_break_the_rules_of_tcp_cost_neither_time_nor_memory_nor_others_their_connections() {
     let bed = Bed::new("rude");
     let listener = bed.listen(ANYWHERE);
-    let relay = RelayProcess::start(&bed.relay, ANYWHERE, None);
+    let relay = RelayProcess::start(module_path!(), &bed.relay, ANYWHERE, None);
     let (to, before) = (at(&relay.address), relay.memory_bytes());
     let mut fars = Vec::new();
     let mut rude = |port: u16, options: &[u8]| {
@@ -564,7 +561,7 @@ fn killed_and_restarted(tag: &str, how: &str, kills: usize) {
         }
         let raised = StopOnDrop(stop);
         for _ in 0..kills {
-            let mut relay = RelayProcess::start(&bed.relay, how, None);
+            let mut relay = RelayProcess::start(module_path!(), &bed.relay, how, None);
             std::thread::sleep(Duration::from_millis(700));
             relay.kill();
             std::thread::sleep(Duration::from_millis(100));
@@ -593,7 +590,7 @@ fn ten_minutes_of_load_leave_memory_flat() {
     let minutes = std::env::var("SOAK_MINUTES").map_or(10, |text| text.parse().unwrap());
     let bed = Bed::new("soak");
     let listener = bed.listen(ANYWHERE);
-    let relay = RelayProcess::start(&bed.relay, "transparent", None);
+    let relay = RelayProcess::start(module_path!(), &bed.relay, "transparent", None);
     let stop = AtomicBool::new(false);
     let asked = AtomicU64::new(0);
     let mut memory = Vec::new();

@@ -1,10 +1,7 @@
 //! What strangers may try, and what they get.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-mod bed;
-
-use bed::{
-    ANYWHERE, Bed, CLIENT_V4, CLIENT_V6, Running, accept, at, carry, ends_with_reset, flood,
+use crate::bed::{
+    self, ANYWHERE, Bed, CLIENT_V4, CLIENT_V6, Running, accept, at, carry, ends_with_reset, flood,
     packet::{Segment, Sender},
     path::eventually,
 };

@@ -1,9 +1,6 @@
 //! What a stream is promised on its way through the relay: every byte, FIN as FIN, reset as reset, bounded memory.
-#![allow(clippy::unwrap_used)]
 
-mod bed;
-
-use bed::{
+use crate::bed::{
     ANYWHERE, Bed, Noise, Running, accept, at, carry, check_noise, ends_with_reset, exchange,
     exchange_slowly, path::eventually, reset, send_noise,
 };

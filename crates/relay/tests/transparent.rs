@@ -1,10 +1,7 @@
 //! The transparent relay between three namespaces.
-#![allow(clippy::unwrap_used)]
 
-mod bed;
-
-use bed::{
-    Bed, Running, SERVER_V4, SERVER_V6, accept, carry, check_noise, exchange, nft, path::eventually,
+use crate::bed::{
+    self, Bed, Running, SERVER_V4, SERVER_V6, accept, carry, check_noise, exchange, nft, path::eventually,
     send_noise, servers, set_forwarding, talk,
 };
 use longfat_host::{run_command, sysctl};

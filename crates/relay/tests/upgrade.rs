@@ -1,12 +1,9 @@
 //! A relay that hands over to another one: nothing is lost, changed or reset, however often, and a successor that fails
 //! changes nothing.
-#![allow(clippy::unwrap_used)]
 
-mod bed;
-
-use bed::{
-    ANYWHERE, Bed, Running, SERVER_V4, SERVER_V6, at, carry, check_noise_slowly, exchange, path::eventually,
-    send_noise,
+use crate::bed::{
+    self, ANYWHERE, Bed, Running, SERVER_V4, SERVER_V6, at, carry, check_noise_slowly, exchange,
+    path::eventually, send_noise,
 };
 use longfat_relay::{Accept, RelayPlan};
 use nix::sys::socket::{MsgFlags, send, setsockopt, sockopt};

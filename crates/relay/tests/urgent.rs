@@ -1,10 +1,7 @@
 //! Urgent data (MSG_OOB) through the relay: every dialogue is held over plain forwarding first, then through the relay,
 //! and what the receiving program sees must be the same: bytes, marks and their places, and the end.
-#![allow(clippy::unwrap_used)]
 
-mod bed;
-
-use bed::{ANYWHERE, Bed, Noise, accept, at, path::eventually, reset};
+use crate::bed::{ANYWHERE, Bed, Noise, accept, at, path::eventually, reset};
 use longfat_host::socket;
 use longfat_relay::RelayPlan;
 use nix::{

@@ -1,15 +1,11 @@
 //! Available bandwidth as ImTCP measures it in the simulator, against cross traffic whose rate is known.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_schema::{
     arrivals::Arrivals,
     record::{AvailSample, Record},
 };
 use longfat_sim::{EndpointPlan, Family, FlowPlan, Scenario, TcpPlan, Transport, UdpPlan};
-use support::*;
 
 const MBIT: u64 = 1_000_000;
 /// With headers: 1250 bytes.

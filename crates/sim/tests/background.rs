@@ -1,12 +1,8 @@
 //! ImTCP-bg in the simulator: what several background transfers leave to others, and to each other.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_schema::record::Record;
 use longfat_sim::{EndpointPlan, FlowPlan, Scenario, TcpPlan};
-use support::*;
 
 const BACKGROUND: u32 = 4;
 const END: u64 = 45 * SECOND;

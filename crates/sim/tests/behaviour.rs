@@ -1,9 +1,6 @@
 //! What a simulation always keeps: determinism, exact accounting, records, relays, errors.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_schema::{
     arrivals::Arrivals,
     record::{Record, RelaySample},
@@ -13,7 +10,6 @@ use longfat_sim::{
     SendBuffer, Transport, UdpPlan, run,
 };
 use std::hash::{DefaultHasher, Hash, Hasher};
-use support::*;
 
 fn hash(records: &[Record]) -> u64 {
     let mut hasher = DefaultHasher::new();

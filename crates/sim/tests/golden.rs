@@ -1,12 +1,9 @@
 //! Golden tables: what every congestion control does, simulated, as text that is reviewed as a diff.
 //!
-//! After a change that is meant: `LONGFAT_WRITE_GOLDEN=1 cargo test -p longfat-sim --test golden`, then read `git
+//! After a change that is meant: `LONGFAT_WRITE_GOLDEN=1 cargo test -p longfat-sim golden::`, then read `git
 //! diff`.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_cc::{Algorithm, Tunables, response::Law};
 use longfat_link::plan::LossPlan;
 use longfat_sim::Scenario;
@@ -15,7 +12,6 @@ use std::{
     path::PathBuf,
     sync::atomic::{AtomicUsize, Ordering},
 };
-use support::*;
 
 const RATE_BPS: u64 = 20_000_000;
 const RTTS_MS: [u64; 3] = [10, 50, 200];
@@ -78,7 +74,7 @@ fn assert_golden(name: &str, text: &str) {
     let differing: Vec<_> = text.lines().filter(|line| !golden.lines().any(|known| known == *line)).collect();
     assert!(
         golden == text,
-        "{} no longer holds; if the change is meant, LONGFAT_WRITE_GOLDEN=1 cargo test -p longfat-sim --test golden.\nNow:\n{}",
+        "{} no longer holds; if the change is meant, LONGFAT_WRITE_GOLDEN=1 cargo test -p longfat-sim golden::.\nNow:\n{}",
         file.display(),
         differing.join("\n")
     );

@@ -1,12 +1,8 @@
 //! Results that theory or arithmetic gives, reproduced.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_link::plan::{ChangePlan, LossPlan};
 use longfat_sim::{EndpointPlan, NodePlan, ReceiveBuffer, SendBuffer, TcpPlan};
-use support::*;
 
 /// Mean congestion window of one flow on a path that loses packets at random and has room for all.
 fn mean_window(cc: &str, probability: f64, seed: u64) -> f64 {

@@ -1,12 +1,10 @@
 //! Random small scenarios: they end, nothing is lost or doubled, windows stay sane.
 
-mod support;
-
+use crate::support::*;
 use longfat_link::plan::{DisciplinePlan, LossPlan};
 use longfat_schema::record::Record;
 use longfat_sim::{EndpointPlan, FlowPlan, HoldUp, ReceiveBuffer, SendBuffer};
 use proptest::prelude::*;
-use support::*;
 
 fn endpoint() -> impl Strategy<Value = EndpointPlan> {
     let cc = prop::sample::select(vec!["reno", "highspeed"]);

@@ -1,12 +1,8 @@
 //! The leg between a client and a relay: a plain cable, which loses nothing; and what a seed changes.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_link::plan::LossPlan;
 use longfat_sim::{EndpointPlan, NodePlan, ReceiveBuffer, RelayPlan, Scenario, SendBuffer};
-use support::*;
 
 /// A client on a cable of 100 Gbit/s with a host's jitter, a relay with its usual buffers, 100 Mbit/s and 28 ms beyond
 /// it.

@@ -1,12 +1,8 @@
 //! Ten thousand flows on one bottleneck.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_schema::record::Record;
 use longfat_sim::{NodePlan, Scenario, run};
-use support::*;
 
 const FLOWS: usize = 10_000;
 

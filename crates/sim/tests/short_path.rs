@@ -1,16 +1,12 @@
 //! ImTCP-bg on paths that hold fewer segments than a measurement stream has: 16 of them are a queue there, from which
 //! it keeps.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support::*;
 use longfat_schema::{
     arrivals::Arrivals,
     record::{AvailSample, Record},
 };
 use longfat_sim::{Family, FlowPlan, Transport, UdpPlan};
-use support::*;
 
 const END: u64 = 40 * SECOND;
 const SETTLED: u64 = 15 * SECOND;

@@ -1,8 +1,8 @@
 //! What is sent again, and what only looks so.
 
 use super::*;
+use crate::support::Bulk;
 use longfat_analyze::report::Unopened;
-use support::Bulk;
 
 /// SYNs of a client that gives all its packets the same identification, or none.
 fn syns(id: u16) -> FlowReport {

@@ -1,5 +1,5 @@
 //! Packets made by hand, and a capture of them in memory.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(missing_docs)]
 
 pub mod cases;
 pub mod kinds;

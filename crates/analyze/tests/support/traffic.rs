@@ -75,7 +75,7 @@ pub struct Made {
 
 enum Event {
     Data(u32),
-    Ack(u32, Option<(u32, u32)>),
+    Ack(u32),
     Timer(u32),
 }
 
@@ -189,7 +189,7 @@ impl World<'_> {
             return;
         }
         self.seen.push((now + one_way_ns * (100 - place) / 100, ack));
-        self.at(now + one_way_ns, Event::Ack(self.expected, block));
+        self.at(now + one_way_ns, Event::Ack(self.expected));
     }
 
     fn on_ack(&mut self, now: i64, ack: u32) {
@@ -223,7 +223,7 @@ impl World<'_> {
         while let Some(((now, _), event)) = self.events.pop_first() {
             match event {
                 Event::Data(segment) => self.on_data(now, segment),
-                Event::Ack(ack, _) => self.on_ack(now, ack),
+                Event::Ack(ack) => self.on_ack(now, ack),
                 Event::Timer(timer) if timer == self.timer && self.una < self.sent_to => {
                     let head = self.una;
                     (self.repaired, self.duplicates) = (Some(self.sent_to), 0);

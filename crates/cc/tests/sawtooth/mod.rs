@@ -1,7 +1,5 @@
 //! Deterministic simulation of one flow in congestion avoidance: exactly one loss every 1/p segments.
 
-#![allow(dead_code, reason = "every test uses a part of it")]
-
 use longfat_cc::{Controller, Observation, Tunables};
 
 /// Mean window over round trips of `cycles` sawteeth, after as many to settle. A segment sent at window w takes 1/w of

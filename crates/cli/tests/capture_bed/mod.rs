@@ -1,5 +1,4 @@
 //! Two hosts and a cable between them, or an emulated link, and `longfat` at one of them.
-#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use longfat_host::{
     Lease, Namespace,
@@ -22,7 +21,7 @@ pub struct Bed {
     pub folder: tempfile::TempDir,
     link: Option<Child>,
     // Last: the namespaces go with it.
-    lease: Lease,
+    _lease: Lease,
 }
 
 impl Drop for Bed {
@@ -38,7 +37,7 @@ impl Bed {
     pub fn new(tag: &str) -> Bed {
         let (lease, [near, far]) = hosts(tag);
         interface::veth(end(&near, "eth0"), end(&far, "eth0"), 1500).unwrap();
-        let bed = Bed { near, far, folder: tempfile::tempdir().unwrap(), link: None, lease };
+        let bed = Bed { near, far, folder: tempfile::tempdir().unwrap(), link: None, _lease: lease };
         bed.address();
         bed
     }
@@ -62,7 +61,7 @@ impl Bed {
         let mut said = String::new();
         BufReader::new(link.stdout.as_mut().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said, "ready\n");
-        let bed = Bed { near, far, folder, link: Some(link), lease };
+        let bed = Bed { near, far, folder, link: Some(link), _lease: lease };
         bed.address();
         bed
     }

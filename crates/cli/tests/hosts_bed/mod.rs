@@ -1,5 +1,4 @@
 //! Three machines with an sshd each, in network namespaces; an emulated link stands in for the real path between them.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_link::driver::prepare_interface;

@@ -1,5 +1,4 @@
 //! What a program that ran under a congestion control may have left on this host.
-#![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use std::{
     path::PathBuf,

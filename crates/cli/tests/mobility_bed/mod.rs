@@ -1,5 +1,4 @@
 //! Two nodes, their router, a wire and a server in network namespaces, and `longfat mobility` as processes.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use longfat_host::{
     Lease, Namespace,

@@ -1,6 +1,5 @@
 //! Programs that a test makes and then runs. Another process writes them: a child of another thread of the test would
 //! inherit a file that is open for writing, and running the program would say "Text file busy".
-#![allow(dead_code)]
 
 use std::{
     io::Write as _,

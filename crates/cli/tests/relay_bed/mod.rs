@@ -1,5 +1,4 @@
 //! A client, a relay's host and a server in network namespaces, and `longfat relay` as a process.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use std::{

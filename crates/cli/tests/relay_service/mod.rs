@@ -1,5 +1,4 @@
 //! Relays of one file, one after the other: started, upgraded, killed and started again.
-#![allow(dead_code, unused_imports, unreachable_pub)]
 
 use crate::relay_bed::{Bed, PATIENCE};
 use longfat_relay::status::Status;

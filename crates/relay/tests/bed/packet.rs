@@ -10,9 +10,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-pub const FIN: u8 = 0x01;
 pub const SYN: u8 = 0x02;
-pub const RST: u8 = 0x04;
 pub const ACK: u8 = 0x10;
 
 /// A TCP segment and what goes around it.

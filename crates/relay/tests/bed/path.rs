@@ -112,8 +112,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// A relay in a process of its own, which can be killed: this test program again, running only its test
-/// `a_relay_process`.
+/// A relay in a process of its own, which can be killed: this test program again, running only the test
+/// `a_relay_process` of one of its files.
 pub struct RelayProcess {
     pub child: Child,
     /// Address of the first listener.
@@ -121,7 +121,8 @@ pub struct RelayProcess {
 }
 
 impl RelayProcess {
-    pub fn start(namespace: &Namespace, how: &str, descriptors: Option<u64>) -> RelayProcess {
+    /// Starts the relay process of the file whose module is `of`.
+    pub fn start(of: &str, namespace: &Namespace, how: &str, descriptors: Option<u64>) -> RelayProcess {
         let program = std::env::current_exe().unwrap();
         let mut command: Command = match descriptors {
             Some(limit) => {
@@ -131,7 +132,9 @@ impl RelayProcess {
             }
             None => namespace.command(program),
         };
-        command.args(["--exact", "a_relay_process", "--ignored", "--nocapture"]).env(PROCESS, how);
+        let (_, file) = of.split_once("::").unwrap();
+        let test = format!("{file}::a_relay_process");
+        command.args(["--exact", &test, "--ignored", "--nocapture"]).env(PROCESS, how);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = lines

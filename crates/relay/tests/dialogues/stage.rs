@@ -1,10 +1,10 @@
 //! Two sets of hosts with the same path: one forwards, in the other the relay takes every connection.
 
 use super::{
-    bed::{Bed, Running},
     program::{SILENCE, Seen, perform},
     script::{Dialogue, Family, SLOT, Script, Talk, Way},
 };
+use crate::bed::{self, Bed, Running};
 use longfat_host::{
     socket::{Buffer, set_buffer},
     sysctl,
@@ -179,8 +179,8 @@ impl Stage<'_> {
         let port = FIRST_PORT + way * PORTS + (number % u32::from(PORTS)) as u16;
         let own_port = FIRST_OWN_PORT + (number % 60_000) as u16;
         let server = match dialogue.family {
-            Family::V4 => super::bed::SERVER_V4,
-            Family::V6 => super::bed::SERVER_V6,
+            Family::V4 => bed::SERVER_V4,
+            Family::V6 => bed::SERVER_V6,
         };
         Place {
             client: SocketAddr::new(own_address(dialogue.family, lane), own_port),
@@ -204,7 +204,7 @@ impl Stage<'_> {
             let client = scope.spawn(move || {
                 bed.client.enter().unwrap();
                 let _ = is_listening.recv();
-                let over = super::bed::path::StopOnDrop(is_over);
+                let over = bed::path::StopOnDrop(is_over);
                 let seen = (0..dialogue.talks.len())
                     .map(|number| (relay.waited(), talk(place, dialogue, number, connected)))
                     .collect::<Vec<_>>();

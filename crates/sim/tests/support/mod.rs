@@ -1,5 +1,4 @@
 //! Small scenarios for tests: one path between two hosts, and what a run of it came to.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use longfat_link::plan::{CodelPlan, DirectionPlan, DisciplinePlan, LinkPlan};
 use longfat_schema::record::{FlowSummary, LinkSummary, Record, TcpSample};

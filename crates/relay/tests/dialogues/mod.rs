@@ -1,15 +1,12 @@
 //! Made-up dialogues of two programs, each carried out with plain forwarding and through the transparent relay: both
 //! programs must see the same. `make test` has 200 of them, always the same; by hand
 //!
-//!     DIALOGUES=10000 cargo test --release -p longfat-relay --test dialogues -- --nocapture made_up
+//!     DIALOGUES=10000 cargo test --release -p longfat-relay dialogues::made_up -- --nocapture
 //!
 //! (`make soak-relay-dialogues`) as many as one likes, others each time; `DIALOGUES_SEED` repeats a run,
 //! `DIALOGUES_AT_ONCE` of them (40) are under way together, `DIALOGUES_ONLY=NUMBER` carries out one again and again.
 //! Of a difference the smallest dialogue that still shows it is printed as Rust, for a regression test.
-#![allow(clippy::unwrap_used, clippy::expect_used)]
 
-#[path = "../bed/mod.rs"]
-mod bed;
 mod differences;
 mod found;
 mod judge;
