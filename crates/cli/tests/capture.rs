@@ -205,6 +205,21 @@ fn a_ring_is_refused_where_an_earlier_one_left_files() {
 }
 
 #[test]
+fn a_capture_that_cannot_begin_leaves_no_file_that_refuses_the_next() {
+    let bed = Bed::new("begin");
+    for more in [&[][..], &["--file-size", "1MB"][..]] {
+        let file = bed.file("x.pcapng");
+        let args = ["capture", "-i", "eth0", "--netns", bed.near.name(), "-o", &file];
+        // No room for the maps.
+        let mut command = bed.near.command("prlimit");
+        command.args(["--as=300000000", env!("CARGO_BIN_EXE_longfat")]).args(args).args(more);
+        let output = command.args(["--buffer", "512MiB"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(std::fs::read_dir(bed.folder.path()).unwrap().count(), 0, "{output:?}");
+    }
+}
+
+#[test]
 fn a_ring_of_files_keeps_the_newest_and_together_they_are_read_as_one() {
     let bed = Bed::new("ring");
     let file = bed.file("ring.pcapng");

@@ -190,6 +190,29 @@ fn what_was_kept_is_told_apart_from_what_is_and_put_back() {
 }
 
 #[test]
+fn a_queueing_discipline_with_settings_of_its_own_is_not_made_again_without_them() {
+    in_own_network("shaper", |host| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("before.json");
+        let file = file.to_str().unwrap();
+        let tc = |words: &str| {
+            let mut command = host.command("tc");
+            command.args(words.split(' '));
+            longfat_host::run_command(command).unwrap()
+        };
+        host.ip(&["link", "add", "shaped", "type", "veth", "peer", "name", "other"]).unwrap();
+        host.ip(&["link", "set", "shaped", "up"]).unwrap();
+        tc("qdisc add dev shaped root htb default 1");
+        assert!(inside(host, &["--save", file]).status.success());
+        tc("qdisc replace dev shaped root pfifo");
+        let output = inside(host, &["--restore", file]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains("'shaped' was 'htb'"), "{output:?}");
+        assert!(tc("qdisc show dev shaped").contains("qdisc pfifo "), "nothing was made in its place");
+    });
+}
+
+#[test]
 fn without_a_path_and_a_connection_the_doctor_asks_for_one() {
     in_own_network("none", |host| {
         let output = inside(host, &["--tuning"]);

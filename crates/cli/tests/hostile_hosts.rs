@@ -4,17 +4,15 @@
 //! `ssh` is a script here (`hostile/ssh`), so that neither root nor another machine is needed. It plays an honest agent
 //! but for one thing.
 
+use crate::programs;
 use std::{
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
-    sync::LazyLock,
 };
 
 const SPEC: &str = include_str!("hostile/spec.toml");
 const TABLE: &str = "[hosts.a]\nssh = \"a\"\n[hosts.b]\nssh = \"b\"\naddress = \"192.0.2.2\"\n";
-/// Where the program lies without its debug information.
-const STRIPPED_PROGRAM: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/longfat-hostile");
 /// Longest that an error is, in bytes: what was said is quoted up to a length.
 const MESSAGE_BYTES_MAX: usize = 16_000;
 
@@ -41,22 +39,11 @@ impl Bed {
         let mut command = Command::new("timeout");
         // Longer than every patience of the leader but that for a program on its way.
         command.args(["-k", "5", "400", "sh", "-c", "ulimit -v 4000000 && exec \"$0\" \"$@\""]);
-        command.arg(program());
+        command.arg(programs::stripped());
         command.args(["lab", "run", "spec.toml", "-o", "out", "--backend", "hosts", "--hosts", "hosts.toml"]);
         command.current_dir(self.0.path()).env("PATH", path).env("TRICK", trick);
         command.env("TMPDIR", self.0.path()).output().unwrap()
     }
-}
-
-/// The program, which each run sends to its machines: small.
-fn program() -> &'static str {
-    static STRIPPED: LazyLock<()> = LazyLock::new(|| {
-        let mut strip = Command::new("strip");
-        strip.args(["-o", STRIPPED_PROGRAM, env!("CARGO_BIN_EXE_longfat")]);
-        assert!(strip.status().unwrap().success());
-    });
-    LazyLock::force(&STRIPPED);
-    STRIPPED_PROGRAM
 }
 
 /// What the leader says when a machine does this; it ends as one whose machine failed, or lacks something.

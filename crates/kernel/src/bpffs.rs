@@ -3,7 +3,10 @@
 use crate::{Error, Result};
 use longfat_host::own::OwnDirectory;
 use nix::{mount, sys::statfs};
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 const MOUNT_POINT: &str = "/sys/fs/bpf";
 
@@ -25,6 +28,23 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
+/// Refuses where what is pinned would be seen by this process alone, and be gone with it: with a mount namespace that is
+/// not that of those who started it, and no BPF file system in it.
+pub fn refuse_own_mounts() -> Result<()> {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let own = of("thread-self");
+    let ancestors = std::iter::successors(Some(std::process::id()), |pid| parent(*pid));
+    // Those of other users, and PID 1, may not be looked at.
+    let is_apart = ancestors.filter_map(|pid| of(&pid.to_string())).any(|theirs| Some(theirs) != own);
+    if is_apart && !mounted() { Err(Error::OwnMounts) } else { Ok(()) }
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
+    (parent > 0).then_some(parent)
+}
+
 fn mounted() -> bool {
     statfs::statfs(MOUNT_POINT).is_ok_and(|found| found.filesystem_type() == statfs::BPF_FS_MAGIC)
 }
@@ -33,10 +53,7 @@ fn mounted() -> bool {
 mod tests {
     use super::*;
     use nix::sched::{CloneFlags, unshare};
-    use std::{
-        fs,
-        os::unix::fs::{PermissionsExt as _, chown},
-    };
+    use std::os::unix::fs::{PermissionsExt as _, chown};
 
     /// In a mount namespace of its own, with a BPF file system that this machine's others do not see.
     fn apart(work: impl FnOnce() + Send) {
@@ -61,7 +78,9 @@ mod tests {
             return;
         }
         apart(|| {
+            assert!(matches!(refuse_own_mounts(), Err(Error::OwnMounts)));
             prepare().unwrap();
+            refuse_own_mounts().unwrap();
             let open_to_others = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o022 != 0;
             let places = ["", "longfat", "longfat/cc"].map(|name| Path::new(MOUNT_POINT).join(name));
             assert!(!places.iter().any(|path| open_to_others(path)));

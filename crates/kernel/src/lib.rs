@@ -83,6 +83,12 @@ pub enum Error {
         /// What to do about it.
         mend: String,
     },
+    /// What is pinned would be gone with this process.
+    #[error(
+        "this process has mounts of its own, and no BPF file system among them, as under 'ip netns exec' or 'unshare \
+         -m': congestion controls are the whole machine's, and would be loaded for this process alone; run it outside"
+    )]
+    OwnMounts,
     /// A BPF operation was refused.
     #[error("{what}: {source}{log}")]
     Bpf {

@@ -1,5 +1,6 @@
 //! Three machines with an sshd each, in network namespaces; an emulated link stands in for the real path between them.
 
+use crate::programs;
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_link::driver::prepare_interface;
 use std::{
@@ -89,7 +90,7 @@ impl Bed {
         let mut bed = Bed { sender, router, receiver, leader, directory, servers: Vec::new(), _lease: lease };
         bed.drive(&wire);
         bed.serve_ssh(kind);
-        bed.strip_program();
+        programs::copy(programs::stripped(), &bed.path("longfat"));
         bed.write("hosts.toml", &bed.table());
         bed.write("hosts6.toml", &bed.table_of_ipv6());
         bed
@@ -297,13 +298,6 @@ set = {{ "relays.pep.enabled" = true }}
         );
         fs::set_permissions(self.path("sudoers"), fs::Permissions::from_mode(0o440)).unwrap();
         fs::set_permissions(self.path("shadow"), fs::Permissions::from_mode(0o600)).unwrap();
-    }
-
-    /// Strips the program: what is copied to every machine is better small.
-    fn strip_program(&self) {
-        let mut strip = Command::new("strip");
-        strip.arg("-o").arg(self.path("longfat")).arg(env!("CARGO_BIN_EXE_longfat"));
-        run_command(strip).unwrap();
     }
 }
 

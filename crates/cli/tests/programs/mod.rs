@@ -3,8 +3,9 @@
 
 use std::{
     io::Write as _,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::LazyLock,
 };
 
 /// A script that anybody may run.
@@ -15,6 +16,20 @@ pub fn script(path: &Path, text: &str) {
 /// A copy that anybody may run.
 pub fn copy(from: impl AsRef<Path>, to: &Path) {
     install(from.as_ref(), to, "");
+}
+
+/// The program without what debuggers read: what is sent to machines is better small.
+pub fn stripped() -> &'static Path {
+    static MADE: LazyLock<PathBuf> = LazyLock::new(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("longfat");
+        // Another test program may make it, too.
+        let own = place.with_extension(std::process::id().to_string());
+        let mut strip = Command::new("strip");
+        assert!(strip.arg("-o").arg(&own).arg(env!("CARGO_BIN_EXE_longfat")).status().unwrap().success());
+        std::fs::rename(&own, &place).unwrap();
+        place
+    });
+    &MADE
 }
 
 fn install(from: &Path, to: &Path, input: &str) {

@@ -108,6 +108,7 @@ fn kept(settings: &Settings, algorithm: Algorithm) -> Tunables {
 
 fn load_as(tunables: &Tunables, name: &str) -> Result<Loading> {
     let pin = bpffs::pin_path(name);
+    bpffs::refuse_own_mounts()?;
     bpffs::prepare()?;
     while_names_change(|| {
         let Some(found) = loaded::find(name)? else {
@@ -136,6 +137,7 @@ pub fn unload(algorithm: Algorithm) -> Result<Unloading> {
 }
 
 fn unload_name(name: String) -> Result<Unloading> {
+    bpffs::refuse_own_mounts()?;
     match fs::remove_file(bpffs::pin_path(&name)) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(not_loaded(name)),

@@ -20,7 +20,11 @@ use longfat_kernel::{
     tcb::{NetNamespace, Scope},
 };
 use longfat_schema::units::{Nanos, Size};
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// Write the headers of an interface's packets, both directions, into pcapng or Parquet files.
 ///
@@ -143,8 +147,13 @@ pub fn run(args: &Args) -> Outcome {
     // The file first: what is then seen has a place to go to.
     let link = place.run(|| link_header(&spec.interface)).context("enter the network namespace")??;
     let files = Roll::create(roll.clone(), origin(link, &spec), now_ns())?;
-    let mut capture = place.run(|| Capture::attach(&spec)).context("enter the network namespace")??;
-    let mut files = confine::alone(account, &roll, files)?;
+    let begun = place.run(|| Capture::attach(&spec)).context("enter the network namespace")?;
+    let begun = begun.map_err(anyhow::Error::from).and_then(|capture| {
+        let files = confine::alone(account, &roll, files)?;
+        Ok((capture, files))
+    });
+    // What is left behind would only refuse the next try.
+    let (mut capture, mut files) = begun.inspect_err(|_| remove_empty(&roll.path_of(1)))?;
     eprintln!("capturing on '{}'; Ctrl-C ends", spec.interface);
     let collected = collect::collect(&mut capture, &mut files, &limits, to_unix_ns, &stop)?;
     let files = files.finish()?;
@@ -158,6 +167,13 @@ pub fn run(args: &Args) -> Outcome {
             "{lost} packets found no room and are missing; give a greater --buffer (now {}) or a filter",
             args.buffer
         ))),
+    }
+}
+
+/// Removes the file of a capture that has not begun, if it is one.
+fn remove_empty(path: &Path) {
+    if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
+        let _ = std::fs::remove_file(path);
     }
 }
 

@@ -44,7 +44,7 @@ pub fn print(args: &Args, found: &Collected, files: &[PathBuf]) -> anyhow::Resul
     let summary = summary(args, found, files);
     if args.json {
         let text = serde_json::to_string(&summary)?;
-        return Ok(crate::output::write_now(&format!("{text}\n"))?);
+        return crate::output::write_out(&format!("{text}\n"));
     }
     // Standard output may be the capture.
     eprintln!("\n{}", fitted::fitted(table(&summary), &[5]));

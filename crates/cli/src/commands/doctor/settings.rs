@@ -106,12 +106,21 @@ fn rings(name: &str) -> (Rings, Rings) {
     (of(most), of(now))
 }
 
-/// `fq_codel`, or `tbf rate=100000000` where it holds a rate, in bit/s.
+/// Kinds that are whole without options: what a bare name makes is what was there.
+const WHOLE: [&str; 8] = ["fq", "fq_codel", "fq_pie", "pfifo_fast", "pfifo_head_drop", "mq", "sfq", "codel"];
+
 fn root_qdisc(name: &str) -> Option<String> {
     let found = list("tc", &["-j", "qdisc", "show", "dev", name]);
-    let root = found.iter().find(|qdisc| qdisc["root"] == true)?;
+    described(found.iter().find(|qdisc| qdisc["root"] == true)?)
+}
+
+/// A queueing discipline in a word: `fq_codel`, or `tbf rate=100000000` where it holds a rate, in bit/s.
+fn described(root: &Value) -> Option<String> {
     let kind = root["kind"].as_str()?;
-    let rate = root["options"]["rate"].as_u64();
+    // tbf has a number, netem an object; cake calls it its bandwidth, and is without one when that is a word.
+    let options = &root["options"];
+    let rate = [&options["rate"], &options["rate"]["rate"], &options["bandwidth"]];
+    let rate = rate.into_iter().find_map(Value::as_u64);
     Some(rate.map_or_else(|| kind.to_owned(), |bytes_per_s| format!("{kind} rate={}", bytes_per_s * 8)))
 }
 
@@ -211,16 +220,15 @@ pub fn set(key: &str, value: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Only its kind was kept: one with settings of its own cannot be made again from that.
+/// Only its kind and rate were kept: one with settings of its own cannot be made again from that.
 fn set_qdisc(name: &str, value: &str) -> anyhow::Result<()> {
     match value {
         "noqueue" => run("tc", &["qdisc", "del", "dev", name, "root"]),
-        held if held.contains("rate=") => {
-            bail!(
-                "the queueing discipline of '{name}' was '{held}': make it again by tc, with its burst and limit"
-            )
-        }
-        kind => run("tc", &["qdisc", "replace", "dev", name, "root", kind]),
+        kind if WHOLE.contains(&kind) => run("tc", &["qdisc", "replace", "dev", name, "root", kind]),
+        held => bail!(
+            "the queueing discipline of '{name}' was '{held}', and its settings were not kept: make it again by tc, with \
+             all of them"
+        ),
     }
 }
 
@@ -232,4 +240,27 @@ fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
     let mut command = Command::new(program);
     command.args(args);
     Ok(run_command(command).map(drop)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_rate_is_found_whatever_tc_calls_it() {
+        let said =
+            |kind: &str, options: Value| described(&json!({ "kind": kind, "options": options })).unwrap();
+        assert_eq!(said("tbf", json!({ "rate": 12_500_000 })), "tbf rate=100000000");
+        assert_eq!(
+            said("netem", json!({ "rate": { "rate": 125_000, "cellsize": 0 } })),
+            "netem rate=1000000"
+        );
+        assert_eq!(
+            said("cake", json!({ "bandwidth": 12_500_000, "diffserv": "diffserv3" })),
+            "cake rate=100000000"
+        );
+        assert_eq!(said("cake", json!({ "bandwidth": "unlimited" })), "cake");
+        assert_eq!(said("htb", json!({ "default": "0x1" })), "htb");
+    }
 }

@@ -12,7 +12,6 @@ use longfat_kernel::{
 };
 use longfat_schema::units::{Nanos, Size};
 use std::{
-    io::Write as _,
     sync::atomic::Ordering,
     time::{Duration, Instant},
 };
@@ -84,14 +83,13 @@ fn chosen(args: &Args) -> anyhow::Result<Connection> {
 
 fn report(args: &Args, seen: Congested) -> Outcome {
     let Congested { bytes, marks, incapable_packets } = seen;
-    let mut out = std::io::stdout().lock();
     if args.json {
         let object = serde_json::json!({
             "received_bytes": bytes, "marked_packets": marks, "incapable_packets": incapable_packets
         });
-        writeln!(out, "{object}")?;
+        println!("{object}");
     } else {
-        writeln!(out, "{} received, {marks} packets marked", Size(bytes))?;
+        println!("{} received, {marks} packets marked", Size(bytes));
     }
     if incapable_packets > 0 {
         eprintln!(
