@@ -96,11 +96,12 @@ struct {
 	__type(value, struct lf_chosen);
 } chosen SEC(".maps");
 
-/* By cookie, from user space: 1 is meant, 2 is not. */
+/* By cookie, from user space: 1 is meant, 2 is not. A connection asks once. One whose verdict made room for others goes on to
+ * be recorded, and user space leaves out what it did not mean.
+ */
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1 << 20);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1 << 18);
 	__type(key, __u64);
 	__type(value, __u32);
 } verdicts SEC(".maps");

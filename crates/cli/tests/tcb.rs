@@ -377,3 +377,52 @@ fn a_trace_that_was_killed_leaves_what_its_tables_are_made_of_afterwards() {
         "nothing is left of it"
     );
 }
+
+#[test]
+fn a_connection_that_begins_during_a_trace_is_chosen_by_its_process_too() {
+    use longfat_schema::{record::TraceSample, run::RunDirectory};
+    use std::io::{Read as _, Write as _};
+    let directory = tempfile::tempdir().unwrap();
+    let run = directory.path().join("run");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let filter = format!("pid {} and dport {port}", std::process::id());
+    let mut trace = Command::new(env!("CARGO_BIN_EXE_longfat"))
+        .args(["tcb", "trace", &filter, "--duration", "3s", "-o", run.to_str().unwrap()])
+        .stderr(std::process::Stdio::null())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    crate::patience::eventually("it records", || run.join("trace.spool").exists());
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut accepted = listener.accept().unwrap().0;
+    while trace.try_wait().unwrap().is_none() {
+        client.write_all(&[7; 1000]).unwrap();
+        accepted.read_exact(&mut [0; 1000]).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(trace.wait().unwrap().code(), Some(0));
+    assert!(RunDirectory::open(&run).unwrap().read::<TraceSample>().unwrap().len() > 10);
+}
+
+#[test]
+fn a_filter_may_ask_for_what_is_filled_in_after_the_look() {
+    let (client, _accepted) = pair("cubic");
+    let rows = |args: &[&str]| -> Vec<Value> {
+        serde_json::from_slice(&longfat(&[&["tcb", "list", "--json"], args].concat()).stdout).unwrap()
+    };
+    let cause = listed(&client)["cause"].as_str().unwrap().to_owned();
+    let by_cause = |cause: &str| rows(&[&format!("{} and cause {cause}", chosen(&client))]).len();
+    assert_eq!((by_cause(&cause), by_cause("nothing")), (1, 0), "{cause}");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let waits = format!("state listen and sport {}", listener.local_addr().unwrap().port());
+    assert_eq!((rows(&[&waits]).len(), rows(&["--over", "50ms", &waits]).len()), (1, 1));
+    for command in
+        [&["set", "cause path_full", "cwnd=10"][..], &["trace", "cause path_full", "-o", "/nonexistent/run"]]
+    {
+        let output = longfat(&[&["tcb"], command].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains("'cause' is not known here"), "{output:?}");
+    }
+}

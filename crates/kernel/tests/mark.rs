@@ -225,3 +225,19 @@ fn what_a_short_frame_is_filled_up_with_is_no_payload() {
         assert_eq!(marking.read().bytes, 8192, "{address}");
     }
 }
+
+#[test]
+fn a_frame_of_a_vlan_is_left_to_the_interface_behind_it() {
+    const PAYLOAD_BYTES: u8 = 100;
+    let bed = Bed::with_ecn("vlan", "1");
+    let (_near, far) = bed.inbound("10.74.0.2:0");
+    let attach = || Congesting::attach(&["eth0".to_owned()], ends(&far), 16_384);
+    let marking = bed.far.run(attach).unwrap().unwrap();
+    let mut frame = padded_ack(&far, 54 + usize::from(PAYLOAD_BYTES));
+    frame[17] += PAYLOAD_BYTES;
+    let tagged = [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat();
+    bed.near.run(|| send_frames(&tagged, 10)).unwrap();
+    assert_eq!(marking.read().bytes, 0);
+    bed.near.run(|| send_frames(&frame, 10)).unwrap();
+    assert_eq!(marking.read().bytes, 10 * u64::from(PAYLOAD_BYTES));
+}

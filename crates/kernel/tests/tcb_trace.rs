@@ -22,7 +22,7 @@ fn exchange(client: &mut TcpStream, accepted: &mut TcpStream) {
 }
 
 fn look(filter: &str) -> Query {
-    Query { scope: Scope::Own, filter: filter.parse().unwrap(), processes: false }
+    Query { scope: Scope::Own, filter: filter.parse().unwrap(), ..Query::default() }
 }
 
 /// Everything so far; to be asked once.

@@ -22,9 +22,22 @@ pub struct Query {
     pub filter: Filter,
     /// Whether to find out which process has each open (walks /proc), and what those that measure have found.
     pub processes: bool,
+    /// Whether to look at connections being made or gone, too, whatever the filter speaks of.
+    pub every_state: bool,
 }
 
 impl Query {
+    /// As wide a look as this one's filter asks for, without the filter: for those that fill in more before they filter.
+    #[must_use]
+    pub fn unfiltered(&self) -> Query {
+        Query {
+            scope: self.scope.clone(),
+            filter: Filter::default(),
+            processes: self.needs_processes(),
+            every_state: self.looks_at_every_state(),
+        }
+    }
+
     /// Connections that match, in the kernel's order. Those being made or gone (LISTEN, SYN_RECV, TIME_WAIT) are
     /// looked at only when the filter speaks of states. Namespaces that may not be entered are left out.
     ///
@@ -78,6 +91,10 @@ impl Query {
         Ok(each)
     }
 
+    fn looks_at_every_state(&self) -> bool {
+        self.every_state || self.filter.asks_for("state")
+    }
+
     fn needs_processes(&self) -> bool {
         self.processes
             || ["process", "pid", "avail", "avail_confidence", "avail_age"]
@@ -87,7 +104,7 @@ impl Query {
 
     /// `None` when it may not be entered.
     fn inside(&self, namespace: &NetNamespace) -> Result<Option<Dump>> {
-        let states = if self.filter.asks_for("state") { ALL_STATES } else { CONNECTED };
+        let states = if self.looks_at_every_state() { ALL_STATES } else { CONNECTED };
         namespace.run(|| dump(Request { states, details: true })).transpose()
     }
 }

@@ -216,7 +216,9 @@ impl Setter {
             let large = cc::loaded::map_of(name, LARGE_STATE_MAP)?.is_some();
             return Ok(if large { CcKind::Opaque } else { CcKind::Restoring });
         }
-        if let Some(object) = wrapper_object(inner.unwrap_or(name)) {
+        // Asked for first, since asking loads a module, and a wrapper needs it loaded.
+        let is_there = cc::kernel_has(inner.unwrap_or(name))?;
+        if is_there && let Some(object) = wrapper_object(inner.unwrap_or(name)) {
             let able = self.ensure_wrapper(inner.unwrap_or(name), object).is_ok();
             return Ok(match (able, inner) {
                 (true, None) => CcKind::Wrappable,
@@ -225,7 +227,7 @@ impl Setter {
                 (false, Some(_)) => CcKind::Absent,
             });
         }
-        Ok(if cc::kernel_has(name)? { CcKind::Opaque } else { CcKind::Absent })
+        Ok(if is_there && inner.is_none() { CcKind::Opaque } else { CcKind::Absent })
     }
 
     /// Does it, in one visit of the namespace's sockets per congestion control involved and 65,536 connections; answers

@@ -12,7 +12,7 @@ use crate::{
 };
 use libbpf_rs::{Link, MapCore as _, MapFlags, MapHandle, Object, RingBuffer, RingBufferBuilder};
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     os::fd::AsFd as _,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -153,7 +153,8 @@ pub struct Tracer {
     namespaces: Vec<NetNamespace>,
     /// Verdict by cookie, as the programs read it.
     verdicts: MapHandle,
-    judged: HashMap<u64, bool>,
+    /// Cookies of those that are meant.
+    meant: HashSet<u64>,
     newly_meant: Vec<u64>,
     events: Events,
     lost: MapHandle,
@@ -195,7 +196,7 @@ impl Tracer {
             verdicts: object::map_handle(&object, "verdicts")?,
             events: Events::open(&object::map_handle(&object, "events")?)?,
             lost: object::map_handle(&object, ".bss.lost")?,
-            judged: HashMap::new(),
+            meant: HashSet::new(),
             newly_meant: Vec::new(),
             _links: links,
             query,
@@ -219,8 +220,10 @@ impl Tracer {
 
     fn judge(&mut self, cookie: u64, is_meant: bool) -> Result<()> {
         let verdict = if is_meant { MEANT } else { NOT_MEANT };
-        self.judged.insert(cookie, is_meant);
-        self.newly_meant.extend(is_meant.then_some(cookie));
+        if is_meant {
+            self.meant.insert(cookie);
+            self.newly_meant.push(cookie);
+        }
         self.verdicts
             .update(&cookie.to_ne_bytes(), &verdict.to_ne_bytes(), MapFlags::ANY)
             .map_err(|source| refused("say which connections are meant", source))
@@ -249,11 +252,7 @@ impl Tracer {
         }
         // A filter that asks for more than addresses needs a look at what the connections have become.
         let by_address = self.query.filter.is_about_addresses_only() && !self.query.filter.asks_for("netns");
-        let seen = if by_address {
-            Vec::new()
-        } else {
-            Query { filter: Default::default(), ..self.query.clone() }.take()?
-        };
+        let seen = if by_address { Vec::new() } else { self.query.unfiltered().take()? };
         let by_cookie: HashMap<u64, &Connection> = seen.iter().map(|one| (one.cookie, one)).collect();
         for (event, identity) in begun {
             let bare = self.bare(event, identity);
@@ -282,7 +281,7 @@ impl Tracer {
 
     /// How many connections are meant so far.
     pub fn connections(&self) -> usize {
-        self.judged.values().filter(|meant| **meant).count()
+        self.meant.len()
     }
 
     /// Records that found the buffer full, so far.

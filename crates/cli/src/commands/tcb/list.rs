@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Outcome {
         });
     }
     let mut table = show::Table::new(&columns);
-    if args.sort.is_some() || args.over.is_some() {
+    if args.sort.is_some() || args.over.is_some() || query.filter.asks_for("cause") {
         gathered(args, &query)?.iter().for_each(|row| table.push(row));
     } else {
         query.each(|mut row| {
@@ -117,18 +117,20 @@ fn gathered(args: &Args, query: &Query) -> anyhow::Result<Vec<Connection>> {
     Ok(rows)
 }
 
+/// The filter is applied to what has its cause: it may ask for that.
 fn look_once(query: &Query) -> anyhow::Result<Vec<Connection>> {
-    let mut rows = query.take()?;
+    let mut rows = query.unfiltered().take()?;
     rows.iter_mut().for_each(|row| row.cause = why::cause_of(None, row, 0));
+    rows.retain(|row| query.filter.matches(row));
     Ok(rows)
 }
 
 /// The filter is applied after the second look: it may ask for the limit.
 fn look_twice(query: &Query, apart: std::time::Duration) -> anyhow::Result<Vec<Connection>> {
-    let states = Query { filter: Default::default(), ..query.clone() };
-    let (before, start) = (states.take()?, Instant::now());
+    let wide = query.unfiltered();
+    let (before, start) = (wide.take()?, Instant::now());
     std::thread::sleep(apart);
-    let mut after = Query { processes: true, ..states }.take()?;
+    let mut after = Query { processes: true, ..wide }.take()?;
     let elapsed_us = start.elapsed().as_micros() as u64;
     limit::compare(&before, &mut after, elapsed_us);
     why::compare(&before, &mut after, elapsed_us);

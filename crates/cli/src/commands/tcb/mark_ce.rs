@@ -70,7 +70,7 @@ fn chosen(args: &Args) -> anyhow::Result<Connection> {
     if args.every.0 == 0 {
         bail!("--every {}: give at least one byte", args.every);
     }
-    let mut found = args.choice.look(false)?.take()?;
+    let mut found = args.choice.look_without_cause(false)?.take()?;
     found.retain(|connection| connection.state == State::ESTABLISHED);
     match (found.pop(), found.len()) {
         (Some(one), 0) => Ok(one),

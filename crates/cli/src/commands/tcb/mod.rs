@@ -78,6 +78,18 @@ impl Choice {
     }
 
     fn look(&self, processes: bool) -> anyhow::Result<Query> {
-        Ok(Query { scope: self.scope(), filter: self.filter()?, processes })
+        Ok(Query { scope: self.scope(), filter: self.filter()?, processes, ..Query::default() })
+    }
+
+    /// A look by what the kernel tells alone.
+    fn look_without_cause(&self, processes: bool) -> anyhow::Result<Query> {
+        let query = self.look(processes)?;
+        if query.filter.asks_for("cause") {
+            anyhow::bail!(
+                "'cause' is not known here: 'longfat tcb list' and 'longfat why' tell it; choose by what it comes from, \
+                 as in 'limit rwnd' or 'retrans > 0'"
+            );
+        }
+        Ok(query)
     }
 }

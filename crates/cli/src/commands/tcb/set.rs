@@ -133,7 +133,7 @@ pub fn set(args: &Set) -> Outcome {
 pub fn save(args: &Save) -> Outcome {
     refuse_filter("save", &args.file)?;
     crate::kept::refuse_replacing("FILE", &args.file)?;
-    let look = args.choice.look(false)?;
+    let look = args.choice.look_without_cause(false)?;
     require(missing(&[Capability::ControlBlocks]))?;
     let setter = Setter::load()?;
     let mut connections = Vec::new();
@@ -222,7 +222,7 @@ fn run(
     is_meant: impl Fn(&Connection) -> bool,
     change: impl Fn(&ControlBlock) -> Option<Change>,
 ) -> Outcome {
-    let look = choice.look(true)?;
+    let look = choice.look_without_cause(true)?;
     require(missing(&[Capability::ControlBlocks]))?;
     let mut audit = Audit::open(act.audit.as_deref(), command)?;
     let mut setter = Setter::load()?;

@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Outcome {
 
 fn trace(args: &Args, output: &Path) -> Outcome {
     args.duration.map_or(Ok(()), |duration| spans::at_least("--duration", duration, DURATION_LEAST))?;
-    let look = args.choice.look(false)?;
+    let look = args.choice.look_without_cause(false)?;
     require(missing(&[Capability::Tracing]))?;
     let buffer_bytes = u32::try_from(args.buffer.0).ok().filter(|b| b.is_power_of_two() && *b >= 4096);
     let buffer_bytes = buffer_bytes.with_context(|| {

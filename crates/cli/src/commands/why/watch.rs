@@ -235,8 +235,8 @@ impl Watch {
 
     fn look_for_new(&mut self) -> anyhow::Result<()> {
         self.open_finders()?;
-        let look =
-            Query { scope: self.chosen.scope.clone(), filter: self.chosen.filter.clone(), processes: true };
+        let (scope, filter) = (self.chosen.scope.clone(), self.chosen.filter.clone());
+        let look = Query { scope, filter, processes: true, ..Query::default() };
         for connection in look.take()? {
             if self.chosen.matches(&connection) {
                 self.watch(connection);

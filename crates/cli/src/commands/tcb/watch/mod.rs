@@ -70,7 +70,8 @@ fn watch(
     let mut next_look = start;
     while !stop.load(Ordering::Relaxed) {
         if Instant::now() >= next_look && !model.paused {
-            model.on_look(start.elapsed().as_secs_f64(), query.take()?);
+            let wide = Query { every_state: model.asks_for("state"), ..query.clone() };
+            model.on_look(start.elapsed().as_secs_f64(), wide.take()?);
             next_look = Instant::now() + every;
         }
         terminal.draw(|frame| view::draw(frame, model))?;

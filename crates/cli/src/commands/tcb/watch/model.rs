@@ -85,6 +85,11 @@ impl Model {
         })
     }
 
+    /// Whether its filter speaks of that field.
+    pub fn asks_for(&self, field: &str) -> bool {
+        self.filter.asks_for(field)
+    }
+
     /// Takes in every connection as seen `time_s` after the view began.
     pub fn on_look(&mut self, time_s: f64, mut connections: Vec<Connection>) {
         if self.paused {
