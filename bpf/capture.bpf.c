@@ -517,9 +517,9 @@ static __always_inline __u32 at_hand(struct __sk_buff *skb, __u32 total)
 
 /*
  * Copies and parses a packet; gives back how much of it is to be kept, or a negative number when it is not meant.
- * The fast path copies what common headers need, once.
+ * The fast path copies what common headers need, once. `headers_bytes` is how long all headers are.
  */
-static __always_inline int take(struct __sk_buff *skb, __u8 *to, __u32 direction)
+static __always_inline int take(struct __sk_buff *skb, __u8 *to, __u32 direction, __u32 *headers_bytes)
 {
 	__u32 total = wire_bytes(skb), have = at_hand(skb, total);
 	__u32 most = total < LF_HEADERS_BYTES ? total : LF_HEADERS_BYTES, kept;
@@ -538,6 +538,7 @@ static __always_inline int take(struct __sk_buff *skb, __u8 *to, __u32 direction
 	}
 	if (settings.has_filter && !accepted((void *)to, &v, direction))
 		return -1;
+	*headers_bytes = v.at;
 	/* A header that is cut, or too deep, is kept as far as it was loaded. */
 	kept = v.is_short ? have : kept_bytes(&v, total);
 	if (kept <= have)
@@ -547,13 +548,23 @@ static __always_inline int take(struct __sk_buff *skb, __u8 *to, __u32 direction
 	return load(skb, to, kept) ? (int)have : (int)kept;
 }
 
+/* How many packets a bundle is on the wire. Another machine's, of virtio or tap, comes with their size alone. */
+static __always_inline __u16 segments(struct __sk_buff *skb, __u32 headers_bytes)
+{
+	__u32 size = skb->gso_size, total = wire_bytes(skb);
+
+	if (skb->gso_segs || !size || total <= headers_bytes)
+		return skb->gso_segs;
+	return (total - headers_bytes + size - 1) / size;
+}
+
 static __always_inline void commit(struct __sk_buff *skb, struct lf_ring *ring, struct lf_record *record,
-				   __u64 position, __u32 kept, __u32 direction)
+				   __u64 position, __u32 kept, __u32 direction, __u32 headers_bytes)
 {
 	record->time_ns = bpf_ktime_get_ns();
 	record->wire_bytes = wire_bytes(skb);
 	record->kept = kept | (direction == LF_OUTBOUND_INDEX ? LF_OUTBOUND : 0);
-	record->segments = skb->gso_segs;
+	record->segments = segments(skb, headers_bytes);
 	/* A full barrier: the record is there before the reader is told of it. */
 	__sync_lock_test_and_set(&ring->head, position + ((sizeof(*record) + kept + 7) & ~7ULL));
 }
@@ -595,18 +606,19 @@ static __always_inline void record(struct __sk_buff *skb, struct lf_ring *ring, 
 	const __u32 need = sizeof(struct lf_record) + LF_SLACK_BYTES + most_bytes();
 	__u64 position = next_position(ring, processor, need), offset;
 	int room = has_room(ring, position + need), kept;
+	__u32 headers_bytes = 0;
 	__u8 *to;
 
 	to = block(processor, room ? (position / LF_BLOCK_BYTES) & (settings.ring_blocks - 1) : settings.ring_blocks);
 	offset = room ? position & (LF_BLOCK_BYTES - 1) : 0;
 	if (!to || offset > LF_BLOCK_BYTES - need)
 		return;
-	kept = take(skb, to + offset + sizeof(struct lf_record), direction);
+	kept = take(skb, to + offset + sizeof(struct lf_record), direction, &headers_bytes);
 	if (kept < 0)
 		return;
 	ring->matched[direction]++;
 	if (room)
-		commit(skb, ring, (void *)(to + offset), position, kept, direction);
+		commit(skb, ring, (void *)(to + offset), position, kept, direction, headers_bytes);
 	else
 		ring->dropped[direction]++;
 }

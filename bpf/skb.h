@@ -68,6 +68,7 @@ struct __sk_buff {
 	__u32 wire_len;
 	__u32 gso_segs;
 	struct bpf_sock *sk;
+	__u32 gso_size;
 };
 
 #endif

@@ -14,6 +14,7 @@ use longfat_kernel::capture::{Capture, CaptureSpec, Direction, Filter, LinkHeade
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream, UdpSocket},
+    os::fd::AsRawFd as _,
     time::Duration,
 };
 
@@ -365,4 +366,52 @@ fn a_killed_capture_leaves_nothing_attached_and_a_removed_interface_is_noticed()
     assert!(capture.is_attached() && programs(&bed.near) == 2);
     bed.near.ip(&["link", "del", "eth0"]).unwrap();
     until(|| !capture.is_attached(), || "it is attached".into());
+}
+
+/// As [`send_frames`], one bundle that another machine has made: with the size of its packets, but not how many there are.
+fn send_foreign_bundle(frame: &[u8], headers_bytes: u16, packet_bytes: u16) {
+    const NEEDS_CHECKSUM: u8 = 1;
+    const TCP_OVER_IPV4: u8 = 1;
+    let socket = raw_socket(libc::AF_PACKET, 0);
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open and the value is valid for its length; an all-zero address is valid, and the name is
+    // terminated.
+    let (mut to, index): (libc::sockaddr_ll, u32) = unsafe {
+        let length = size_of_val(&on) as libc::socklen_t;
+        let set = libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_VNET_HDR,
+            (&raw const on).cast(),
+            length,
+        );
+        assert_eq!(set, 0);
+        (std::mem::zeroed(), libc::if_nametoindex(c"eth0".as_ptr()))
+    };
+    (to.sll_family, to.sll_halen, to.sll_ifindex) = (libc::AF_PACKET as u16, 6, index as i32);
+    to.sll_protocol = (libc::ETH_P_IP as u16).to_be();
+    let mut head = vec![NEEDS_CHECKSUM, TCP_OVER_IPV4];
+    let (checksum_from, checksum_at) = (34_u16, 16_u16);
+    for half in [headers_bytes, packet_bytes, checksum_from, checksum_at] {
+        head.extend(half.to_ne_bytes());
+    }
+    send_to(&socket, &[&head[..], frame].concat(), 1, &to);
+}
+
+#[test]
+fn packets_of_a_bundle_from_another_machine_are_counted_by_their_size() {
+    let bed = Bed::new("virtio");
+    let bundle = |payload_bytes: u16| {
+        let mut packet = inner_packet();
+        packet.resize(40 + usize::from(payload_bytes), 0);
+        packet[2..4].copy_from_slice(&(40 + payload_bytes).to_be_bytes());
+        [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[8, 0], &packet].concat()
+    };
+    let mut capture = bed.attach(|spec| spec.filter = "host 10.75.0.2".parse().unwrap());
+    for payload_bytes in [3000, 3001, 2999] {
+        bed.near.run(|| send_foreign_bundle(&bundle(payload_bytes), 54, 1000)).unwrap();
+    }
+    capture.detach();
+    let segments: Vec<_> = drained(&mut capture).iter().map(|one| one.segments).collect();
+    assert_eq!(segments, [3, 4, 3]);
 }
