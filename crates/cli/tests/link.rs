@@ -83,6 +83,27 @@ fn the_summary_as_json_counts_what_passed() {
 }
 
 #[test]
+fn a_path_too_narrow_for_ipv6_has_ipv4_alone() {
+    for (mtu, has) in [("1279", "no"), ("1280", "yes")] {
+        let script = "test -z \"$LONGFAT_HOST6\" && echo no || echo yes";
+        let (code, stdout, stderr) = run(&["run", "--mtu", mtu, "--", "sh", "-c", script]);
+        assert_eq!((code, stdout.trim()), (0, has), "{mtu}: {stderr}");
+        assert_eq!(stderr.contains(" and fd6c:"), has == "yes", "{mtu}: {stderr}");
+    }
+}
+
+#[test]
+fn samples_of_an_earlier_run_are_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let samples = directory.path().join("samples.jsonl");
+    std::fs::write(&samples, "earlier").unwrap();
+    let (code, _, stderr) = run(&["run", "--samples", samples.to_str().unwrap(), "--", "true"]);
+    assert_eq!(code, 2);
+    assert!(stderr.contains("not replaced"), "{stderr}");
+    assert_eq!(std::fs::read_to_string(samples).unwrap(), "earlier");
+}
+
+#[test]
 fn a_command_that_does_not_exist_and_wrong_values_fail_with_2_and_the_mend() {
     for (arguments, expected) in [
         (&["run", "--", "/no/such/program"][..], "start '/no/such/program'"),

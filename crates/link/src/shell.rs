@@ -21,7 +21,7 @@ use longfat_host::{
 use longfat_schema::lines::Lines;
 use std::{
     ffi::OsString,
-    path::Path,
+    fs,
     process::{Child, Command, ExitStatus},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -84,8 +84,12 @@ pub struct Shell {
     link: Namespace,
     host_end: String,
     addresses: Addresses,
+    has_ipv6: bool,
     _lease: Lease,
 }
+
+/// Least MTU of an interface that Linux gives IPv6 (RFC 8200, section 5).
+const IPV6_MTU_BYTES: u32 = 1280;
 
 /// A /30 and a /64 of this process alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,28 +121,43 @@ impl Shell {
         let (inside, link) = (lease.namespace("inside")?, lease.namespace("link")?);
         let ends = (End { namespace: &inside, name: "path" }, End { namespace: &link, name: "a" });
         interface::veth(ends.0, ends.1, plan.mtu_bytes)?;
-        let shell = Shell {
+        let mut shell = Shell {
             inside,
             link,
             host_end: format!("lfl{pid}"),
             addresses: Addresses::of(pid),
+            has_ipv6: false,
             _lease: lease,
         };
         shell.connect_host(plan.mtu_bytes)?;
         driver::prepare_host_end(&shell.inside, "path")?;
         driver::prepare_interface(&shell.host_end)?;
+        shell.has_ipv6 = plan.mtu_bytes >= IPV6_MTU_BYTES && shell.may_have_ipv6();
         shell.address(&["address", "add"])?;
         Ok(shell)
     }
 
-    /// The host's address as the command sees it: IPv4, IPv6.
-    pub fn host_addresses(&self) -> &[String; 2] {
-        &self.addresses.host
+    /// The host's addresses as the command sees them: IPv4, and IPv6 where the path has it.
+    pub fn host_addresses(&self) -> &[String] {
+        &self.addresses.host[..self.families()]
     }
 
-    /// The command's own addresses: IPv4, IPv6.
-    pub fn inside_addresses(&self) -> &[String; 2] {
-        &self.addresses.inside
+    /// The command's own addresses: IPv4, and IPv6 where the path has it.
+    pub fn inside_addresses(&self) -> &[String] {
+        &self.addresses.inside[..self.families()]
+    }
+
+    fn families(&self) -> usize {
+        1 + usize::from(self.has_ipv6)
+    }
+
+    /// Whether neither end of the path was made without IPv6, which a host may want of every new interface.
+    fn may_have_ipv6(&self) -> bool {
+        let is_on = |name: &str| {
+            let off = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
+            off.is_ok_and(|off| off.trim() == "0")
+        };
+        is_on(&self.host_end) && self.inside.run(|| is_on("path")).unwrap_or(false)
     }
 
     /// Runs the command inside until it ends; it is asked to end (SIGTERM) when `end` is raised.
@@ -200,7 +219,8 @@ impl Shell {
         };
         let mut inside = self.inside.command(&program);
         inside.args(arguments);
-        inside.env("LONGFAT_HOST", &self.addresses.host[0]).env("LONGFAT_HOST6", &self.addresses.host[1]);
+        inside.env_remove("LONGFAT_HOST6");
+        inside.envs(["LONGFAT_HOST", "LONGFAT_HOST6"].into_iter().zip(self.host_addresses()));
         let command = program.to_string_lossy().into_owned();
         inside.spawn().map_err(|source| ShellError::Command { command, source })
     }
@@ -221,7 +241,7 @@ impl Shell {
         host_ip(&[&add[..], &[&host_v4, "dev", &self.host_end]].concat())?;
         self.inside.ip(&[&add[..], &[&inside_v4, "dev", "path"]].concat())?;
         self.inside.ip(&["route", "add", "default", "via", &host[0]])?;
-        if !Path::new("/proc/sys/net/ipv6").exists() {
+        if !self.has_ipv6 {
             return Ok(());
         }
         let (host_v6, inside_v6) = (format!("{}/64", host[1]), format!("{}/64", inside[1]));

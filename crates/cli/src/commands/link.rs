@@ -216,8 +216,8 @@ fn run_inside(args: &RunArgs) -> Outcome {
     let (_interrupted, end) = (flag_on(&[signal_hook::consts::SIGINT])?, flag_on(&ENDING)?);
     let shell = Shell::make(&plan)?;
     if !args.quiet {
-        let ([host, host6], [inside, _]) = (shell.host_addresses(), shell.inside_addresses());
-        eprintln!("longfat: inside the path as {inside}; this host answers at {host} and {host6}");
+        let (host, inside) = (shell.host_addresses().join(" and "), &shell.inside_addresses()[0]);
+        eprintln!("longfat: inside the path as {inside}; this host answers at {host}");
     }
     let (status, report) = shell.run(&plan, args.driver.driver, &lines, &args.command, &end)?;
     drop(shell);
@@ -343,6 +343,7 @@ pub fn read_plan(file: &Path) -> anyhow::Result<LinkPlan> {
 impl DriverArgs {
     fn lines(&self) -> anyhow::Result<Lines> {
         let Some(path) = &self.samples else { return Ok(Lines::default()) };
+        crate::kept::refuse_replacing("--samples", path)?;
         Lines::create(path).with_context(|| format!("samples file '{}'", path.display()))
     }
 

@@ -28,10 +28,10 @@ impl Clock {
         host_ns.saturating_sub(self.earlier_ns + paused.sum::<u64>())
     }
 
-    /// The host's time, where the beginning of a pause is its beginning.
+    /// The host's time, where the beginning of a pause is its beginning. What never comes stays at the end of time.
     pub fn host_ns(&self, path_ns: u64) -> u64 {
-        self.recent.iter().fold(path_ns + self.earlier_ns, |host_ns, (from_ns, to_ns)| {
-            if host_ns > *from_ns { host_ns + (to_ns - from_ns) } else { host_ns }
+        self.recent.iter().fold(path_ns.saturating_add(self.earlier_ns), |host_ns, (from_ns, to_ns)| {
+            if host_ns > *from_ns { host_ns.saturating_add(to_ns - from_ns) } else { host_ns }
         })
     }
 
@@ -84,6 +84,13 @@ mod tests {
             [190, 200, 221, 230, 261, 270]
         );
         assert_eq!(clock.paused_ns(), 80);
+    }
+
+    #[test]
+    fn what_never_comes_comes_no_sooner_after_a_pause() {
+        let mut clock = Clock::default();
+        clock.pause(vec![(100, 130)]);
+        assert_eq!(clock.host_ns(u64::MAX), u64::MAX);
     }
 
     #[test]

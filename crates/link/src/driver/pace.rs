@@ -109,7 +109,11 @@ impl Pace {
 
     /// Joined departures have a window in which to leave, and aim at its middle; others are met exactly.
     fn wake_ns(&self, next_ns: u64) -> u64 {
-        if self.coalesce_ns > 0 { next_ns + self.coalesce_ns / 2 } else { next_ns.saturating_sub(SPIN_NS) }
+        if self.coalesce_ns > 0 {
+            next_ns.saturating_add(self.coalesce_ns / 2)
+        } else {
+            next_ns.saturating_sub(SPIN_NS)
+        }
     }
 }
 
