@@ -229,8 +229,7 @@ int hear(struct __sk_buff *skb)
 	struct lf_acks *a;
 	__u32 acked, before;
 
-	/* Of a network behind this interface: it is heard there. */
-	if (skb->vlan_present || !parse_passing(skb, &p))
+	if (is_of_vlan(skb) || !parse_passing(skb, &p))
 		return TCX_NEXT;
 	if (p.packet.flags & SYN) {
 		hear_handshake(&p);
@@ -291,7 +290,7 @@ int tell(struct __sk_buff *skb)
 	struct headers *h;
 	struct tcphdr *tcp;
 
-	if (skb->vlan_present || !parse_passing(skb, &p) || (p.packet.flags & SYN))
+	if (is_of_vlan(skb) || !parse_passing(skb, &p) || (p.packet.flags & SYN))
 		return TCX_NEXT;
 	a = bpf_map_lookup_elem(&acknowledged, &p.ends);
 	if (!a)

@@ -238,8 +238,7 @@ int mark(struct __sk_buff *skb)
 	struct tcp_sock *in;
 	int verdict = TCX_NEXT;
 
-	/* Of a network behind this interface: it is looked at there. */
-	if (skb->vlan_present || !parse(skb, &p))
+	if (is_of_vlan(skb) || !parse(skb, &p))
 		return TCX_NEXT;
 	skc = lookup(skb, &p.tuple);
 	if (!skc)
@@ -257,8 +256,7 @@ int congest(struct __sk_buff *skb)
 	struct packet p = {};
 	struct lf_every *flow;
 
-	/* Of a network behind this interface: it is looked at there. */
-	if (skb->vlan_present || !parse(skb, &p))
+	if (is_of_vlan(skb) || !parse(skb, &p))
 		return TCX_NEXT;
 	flow = bpf_map_lookup_elem(&flows, &p.tuple);
 	if (!flow)

@@ -71,4 +71,10 @@ struct __sk_buff {
 	__u32 gso_size;
 };
 
+/* Whether a packet is of a VLAN, whose interface looks at it again. A tag that has a priority alone makes none. */
+static inline __attribute__((always_inline)) int is_of_vlan(const struct __sk_buff *skb)
+{
+	return skb->vlan_present && (skb->vlan_tci & 0xfff);
+}
+
 #endif

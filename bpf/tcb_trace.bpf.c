@@ -96,8 +96,8 @@ struct {
 	__type(value, struct lf_chosen);
 } chosen SEC(".maps");
 
-/* By cookie, from user space: 1 is meant, 2 is not. A connection asks once. One whose verdict made room for others goes on to
- * be recorded, and user space leaves out what it did not mean.
+/* By cookie, from user space: 1 is meant, 2 is not. A connection whose verdict made room for others goes on to be
+ * recorded, and user space leaves out what it did not mean.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

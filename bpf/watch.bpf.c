@@ -533,8 +533,7 @@ int watch(struct __sk_buff *skb)
 	struct place *at;
 	int is_placed, is_worth;
 
-	/* Of a network behind this interface: it is looked at there. */
-	if (skb->vlan_present)
+	if (is_of_vlan(skb))
 		return TCX_NEXT;
 	/* It has been here, at an interface below this one. */
 	if (after.pass_mark && skb->mark == after.pass_mark)

@@ -28,8 +28,8 @@ pub fn prepare() -> Result<()> {
     Ok(())
 }
 
-/// Refuses where what is pinned would be seen by this process alone, and be gone with it: with a mount namespace that is
-/// not that of those who started it, and no BPF file system in it.
+/// Refuses where what is pinned would be seen by this process alone, and be gone with it: with a mount namespace that
+/// is not that of those who started it, and no BPF file system in it.
 pub fn refuse_own_mounts() -> Result<()> {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let own = of("thread-self");

@@ -368,14 +368,14 @@ fn a_killed_capture_leaves_nothing_attached_and_a_removed_interface_is_noticed()
     until(|| !capture.is_attached(), || "it is attached".into());
 }
 
-/// As [`send_frames`], one bundle that another machine has made: with the size of its packets, but not how many there are.
+/// As [`send_frames`], one bundle that another machine has made: with the size of its packets, but not their number.
 fn send_foreign_bundle(frame: &[u8], headers_bytes: u16, packet_bytes: u16) {
     const NEEDS_CHECKSUM: u8 = 1;
     const TCP_OVER_IPV4: u8 = 1;
     let socket = raw_socket(libc::AF_PACKET, 0);
     let on: libc::c_int = 1;
-    // SAFETY: the descriptor is open and the value is valid for its length; an all-zero address is valid, and the name is
-    // terminated.
+    // SAFETY: the descriptor is open and the value is valid for its length; an all-zero address is valid, and the name
+    // is terminated.
     let (mut to, index): (libc::sockaddr_ll, u32) = unsafe {
         let length = size_of_val(&on) as libc::socklen_t;
         let set = libc::setsockopt(

@@ -235,9 +235,12 @@ fn a_frame_of_a_vlan_is_left_to_the_interface_behind_it() {
     let marking = bed.far.run(attach).unwrap().unwrap();
     let mut frame = padded_ack(&far, 54 + usize::from(PAYLOAD_BYTES));
     frame[17] += PAYLOAD_BYTES;
-    let tagged = [&frame[..12], &[0x81, 0, 0, 5], &frame[12..]].concat();
-    bed.near.run(|| send_frames(&tagged, 10)).unwrap();
+    let tagged = |tag: [u8; 2]| [&frame[..12], &[0x81, 0], &tag, &frame[12..]].concat();
+    bed.near.run(|| send_frames(&tagged([0, 5]), 10)).unwrap();
     assert_eq!(marking.read().bytes, 0);
     bed.near.run(|| send_frames(&frame, 10)).unwrap();
     assert_eq!(marking.read().bytes, 10 * u64::from(PAYLOAD_BYTES));
+    // A priority, and no VLAN.
+    bed.near.run(|| send_frames(&tagged([0xa0, 0]), 10)).unwrap();
+    assert_eq!(marking.read().bytes, 20 * u64::from(PAYLOAD_BYTES));
 }

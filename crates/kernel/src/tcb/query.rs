@@ -27,7 +27,8 @@ pub struct Query {
 }
 
 impl Query {
-    /// As wide a look as this one's filter asks for, without the filter: for those that fill in more before they filter.
+    /// As wide a look as this one's filter asks for, without the filter: for those that fill in more before they
+    /// filter.
     #[must_use]
     pub fn unfiltered(&self) -> Query {
         Query {

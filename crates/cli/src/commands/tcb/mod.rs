@@ -86,8 +86,8 @@ impl Choice {
         let query = self.look(processes)?;
         if query.filter.asks_for("cause") {
             anyhow::bail!(
-                "'cause' is not known here: 'longfat tcb list' and 'longfat why' tell it; choose by what it comes from, \
-                 as in 'limit rwnd' or 'retrans > 0'"
+                "'cause' is not known here: 'longfat tcb list' tells it; choose by what it comes from, as in 'limit rwnd' \
+                 or 'retrans > 0'"
             );
         }
         Ok(query)
