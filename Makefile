@@ -52,7 +52,7 @@ test-python: ## the Python package, with the program as the tests have it
 	target/python/bin/python -m pytest
 
 test-ray: ## a sweep on a real Ray of two workers on this host: its tables are those of local processes, whatever is killed (2 minutes)
-	cargo build --locked -p longfat-cli
+	$(PROGRAM)
 	python/environment
 	target/python/bin/python -m pytest python/tests/test_ray.py
 
@@ -167,7 +167,7 @@ test-clients: ## curl, ssh, git, databases, MQTT, SMTP, Samba, FTP and others th
 test-browser: ## the pages' script, and 'longfat lab serve' in a headless Chromium (installs Debian's chromium, chromium-driver and nodejs)
 	scripts/setup-browser
 	node --test tests/browser/page.test.js
-	cargo build --locked -p longfat-cli
+	$(PROGRAM)
 	tests/browser/run.py
 
 SOAK = cargo test --release --locked -p longfat-relay --test relay -- --ignored --nocapture --test-threads 1
@@ -197,7 +197,7 @@ book: $(filter target/%,$(MDBOOK)) ## the documentation as a site with search, o
 	$(MDBOOK) build
 
 reference: ## the generated pages of docs/reference, from the program itself
-	cargo build --locked -p longfat-cli
+	$(PROGRAM)
 	target/debug/longfat reference docs/reference
 
 clean: ## remove what building and running left

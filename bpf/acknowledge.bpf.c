@@ -23,7 +23,6 @@
 #include "passing.h"
 
 #define PERCPU_ARRAY 6 /* BPF_MAP_TYPE_PERCPU_ARRAY */
-#define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define CONNECTIONS (1 << 16)
 #define HANDSHAKES (1 << 14)
 #define HEADER_MASK 63
@@ -47,7 +46,7 @@ struct {
 
 /* Whose SYN or SYN-ACK was heard: bits of lf_heard. */
 struct {
-	__uint(type, LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, HANDSHAKES);
 	__type(key, struct lf_ends);
 	__type(value, __u32);

@@ -21,7 +21,6 @@
  */
 #include "direction.h"
 
-#define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define DIRECTIONS (1 << 16)
 #define FRESH_BITS 16
 #define RECENT_BITS 12
@@ -84,7 +83,7 @@ struct {
 
 /* Such directions that had to make way in `recent`. */
 struct {
-	__uint(type, LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, DIRECTIONS);
 	__type(key, struct direction);
 	__type(value, struct worn);

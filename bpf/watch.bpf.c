@@ -15,7 +15,6 @@
  */
 #include "passing.h"
 
-#define LRU_HASH 9 /* BPF_MAP_TYPE_LRU_HASH */
 #define QUEUE 22 /* BPF_MAP_TYPE_QUEUE */
 #define PROG_ARRAY 3 /* BPF_MAP_TYPE_PROG_ARRAY */
 #define PERCPU_ARRAY 6 /* BPF_MAP_TYPE_PERCPU_ARRAY */
@@ -58,7 +57,7 @@ struct {
 
 /* Those that have left their places. What was not used for longest is driven out: it stays end to end. */
 struct {
-	__uint(type, LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, CONNECTIONS);
 	__type(key, struct lf_ends);
 	__type(value, struct lf_watched);
@@ -66,7 +65,7 @@ struct {
 
 /* From user space. Those of connections that have ended without a word are driven out. */
 struct {
-	__uint(type, LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, ORDERS);
 	__type(key, struct lf_ends);
 	__type(value, struct lf_order);
@@ -74,7 +73,7 @@ struct {
 
 /* Connections seen first in mid-stream: when. */
 struct {
-	__uint(type, LRU_HASH);
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, ORDERS);
 	__type(key, struct lf_ends);
 	__type(value, __u64);

@@ -1,5 +1,6 @@
 //! Tests of the program as its users call it. They are one test program, since each would link all of longfat again;
-//! `scripts/test` carries out each file by itself, and the files with the right neighbours. A folder is what files share.
+//! `scripts/test` carries out each file by itself, and the files with the right neighbours. A folder is what files
+//! share.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod analyze;

@@ -8,6 +8,8 @@ use std::ffi::CStr;
 
 /// Longest name of an interface (IFNAMSIZ less its terminator).
 pub const NAME_MAX: usize = 15;
+/// Least MTU of an interface that has IPv6 (RFC 8200, section 5): Linux gives none to others.
+pub const IPV6_MTU_MIN_BYTES: u32 = 1280;
 
 /// One end of a veth pair to be made.
 #[derive(Debug, Clone, Copy)]

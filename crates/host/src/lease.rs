@@ -152,6 +152,12 @@ pub fn start_time(pid: i32) -> Option<u64> {
     if dead { None } else { after.split_whitespace().nth(19)?.parse().ok() }
 }
 
+/// The process that started a living one, or that took it over: field 4 of /proc/PID/stat. 0 for the first of all.
+pub fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// Whether a process is on its way out: it has begun to exit, or is being killed.
 pub fn is_dying(pid: i32) -> bool {
     /// The process is about to end (`include/linux/sched.h`).

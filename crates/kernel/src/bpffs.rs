@@ -1,7 +1,7 @@
 //! The BPF file system, where a loaded congestion control outlives its loader.
 
 use crate::{Error, Result};
-use longfat_host::own::OwnDirectory;
+use longfat_host::{lease, own::OwnDirectory};
 use nix::{mount, sys::statfs};
 use std::{
     fs,
@@ -33,16 +33,10 @@ pub fn prepare() -> Result<()> {
 pub fn refuse_own_mounts() -> Result<()> {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let own = of("thread-self");
-    let ancestors = std::iter::successors(Some(std::process::id()), |pid| parent(*pid));
+    let ancestors = std::iter::successors(Some(std::process::id() as i32), |pid| lease::parent(*pid));
     // Those of other users, and PID 1, may not be looked at.
     let is_apart = ancestors.filter_map(|pid| of(&pid.to_string())).any(|theirs| Some(theirs) != own);
     if is_apart && !mounted() { Err(Error::OwnMounts) } else { Ok(()) }
-}
-
-fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
-    (parent > 0).then_some(parent)
 }
 
 fn mounted() -> bool {

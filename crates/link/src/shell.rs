@@ -88,9 +88,6 @@ pub struct Shell {
     _lease: Lease,
 }
 
-/// Least MTU of an interface that Linux gives IPv6 (RFC 8200, section 5).
-const IPV6_MTU_BYTES: u32 = 1280;
-
 /// A /30 and a /64 of this process alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Addresses {
@@ -132,7 +129,7 @@ impl Shell {
         shell.connect_host(plan.mtu_bytes)?;
         driver::prepare_host_end(&shell.inside, "path")?;
         driver::prepare_interface(&shell.host_end)?;
-        shell.has_ipv6 = plan.mtu_bytes >= IPV6_MTU_BYTES && shell.may_have_ipv6();
+        shell.has_ipv6 = plan.mtu_bytes >= interface::IPV6_MTU_MIN_BYTES && shell.may_have_ipv6();
         shell.address(&["address", "add"])?;
         Ok(shell)
     }

@@ -1,4 +1,5 @@
-//! Tests of the relay, one program, since each would be linked again. `scripts/test` carries out each file by itself.
+//! Tests of the relay: one program, since each would be linked again. `scripts/test` carries out each file
+//! by itself.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod acknowledge;

@@ -3,7 +3,11 @@
 use super::topology::{Topology, inside_of};
 use super::{CableSpec, Case, Experiment, FlowSpec, Protocol, RelaySpec, Setting};
 use longfat_cc::{Algorithm, Tunables};
-use longfat_host::{interface, socket::CC_NAME_MAX, sysctl::is_net};
+use longfat_host::{
+    interface::{self, IPV6_MTU_MIN_BYTES},
+    socket::CC_NAME_MAX,
+    sysctl::is_net,
+};
 use longfat_schema::decode::{Problem, unknown};
 use longfat_schema::units::Nanos;
 use longfat_transfer::plan::{WINDOW_MAX_BYTES, WINDOW_MIN_BYTES};
@@ -11,8 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest name of anything else: they become directories and parts of namespace names.
 const NAME_MAX: usize = 48;
-/// Least MTU of IPv6 (RFC 8200, section 5): hosts have both families.
-const MTU_MIN_BYTES: u32 = 1280;
 /// Most connections of one flow.
 pub(crate) const STREAMS_MAX: u32 = 1000;
 /// Most hosts, links, relays, flows or followers.
@@ -216,8 +218,8 @@ fn check_cable(name: &str, cable: &CableSpec, setting: &Setting, found: &mut Fou
         [a, b] => [a, b].into_iter().for_each(|host| check_host(&between, host, setting, found)),
         other => found.say(&between, format!("names {} hosts; name two", other.len())),
     }
-    if cable.line.mtu.is_some_and(|mtu| mtu < MTU_MIN_BYTES) {
-        let message = format!("is less than {MTU_MIN_BYTES}, which IPv6 needs on every link");
+    if cable.line.mtu.is_some_and(|mtu| mtu < IPV6_MTU_MIN_BYTES) {
+        let message = format!("is less than {IPV6_MTU_MIN_BYTES}, which IPv6 needs on every link");
         found.say(format!("{path}.mtu"), message);
     }
     if let Err(error) = cable.line.resolve(name, 0) {

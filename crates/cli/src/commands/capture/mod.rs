@@ -153,7 +153,7 @@ pub fn run(args: &Args) -> Outcome {
         Ok((capture, files))
     });
     // What is left behind would only refuse the next try.
-    let (mut capture, mut files) = begun.inspect_err(|_| remove_empty(&roll.path_of(1)))?;
+    let (mut capture, mut files) = begun.inspect_err(|_| remove_begun(&roll.path_of(1)))?;
     eprintln!("capturing on '{}'; Ctrl-C ends", spec.interface);
     let collected = collect::collect(&mut capture, &mut files, &limits, to_unix_ns, &stop)?;
     let files = files.finish()?;
@@ -171,7 +171,7 @@ pub fn run(args: &Args) -> Outcome {
 }
 
 /// Removes the file of a capture that has not begun, if it is one.
-fn remove_empty(path: &Path) {
+fn remove_begun(path: &Path) {
     if path.symlink_metadata().is_ok_and(|found| found.is_file()) {
         let _ = std::fs::remove_file(path);
     }

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::outcome::{Failure, Outcome};
 use anyhow::Context as _;
+use longfat_host::lease;
 use longfat_kernel::tcb::Scope;
 use std::{
     collections::{HashMap, HashSet},
@@ -99,15 +100,9 @@ fn parents() -> HashMap<i32, Vec<i32>> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     for pid in entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
-        if let Some(parent) = parent_of(pid) {
+        if let Some(parent) = lease::parent(pid) {
             children.entry(parent).or_default().push(pid);
         }
     }
     children
-}
-
-/// Field 4 of /proc/PID/stat, after the name's last ')'.
-fn parent_of(pid: i32) -> Option<i32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
