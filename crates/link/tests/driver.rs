@@ -287,6 +287,26 @@ fn samples_and_summaries_stand_in_the_file_in_order_and_agree_with_the_report() 
 }
 
 #[test]
+fn a_driver_that_is_told_to_stop_when_it_is_ready_has_samples_of_both_directions() {
+    let bed = Bed::new("short");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let kept = Lines::create(file.path()).unwrap();
+    let (stop, plan) = (AtomicBool::new(false), plan("delay = '1ms'"));
+    let options = Options { plan: &plan, a: "a", b: "b", lines: &kept, stop: &stop, start: Start::Now };
+    bed.link.run(|| driver::run(&options, || stop.store(true, Ordering::Relaxed))).unwrap().unwrap();
+    let mut sampled = Vec::new();
+    lines::read(file.path(), |record| {
+        if let Record::Queue(sample) = record {
+            sampled.push(sample.direction);
+        }
+    })
+    .unwrap();
+    for direction in ["forward", "backward"] {
+        assert!(sampled.iter().any(|name| name == direction), "{direction}: {sampled:?}");
+    }
+}
+
+#[test]
 fn a_missing_interface_and_a_small_one_are_named_before_anything_runs() {
     let bed = Bed::new("refuse");
     let run = |plan: &LinkPlan, a: &'static str| {

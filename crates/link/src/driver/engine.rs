@@ -95,10 +95,10 @@ impl Engine {
         })
     }
 
-    /// Runs until the stop flag is raised.
+    /// Runs until the stop flag is raised, at least one turn: who is told to stop at once has its first samples.
     pub fn run(&mut self, options: &Options<'_>, reporter: &mut Reporter) -> Result<(), DriverError> {
         self.sampling = reporter.is_kept();
-        while !options.stop.load(Ordering::Relaxed) {
+        loop {
             let host_ns = monotonic_ns();
             self.note_stall(host_ns, reporter);
             let now_ns = self.clock.path_ns(host_ns);
@@ -111,12 +111,14 @@ impl Engine {
                 self.sample_until(way, horizon_ns, reporter);
                 self.release(way, horizon_ns);
             }
+            if options.stop.load(Ordering::Relaxed) {
+                return Ok(());
+            }
             if read_all {
                 let next_ns = self.ways.iter().filter_map(|way| way.direction.next_event()).min();
                 self.pace.wait(next_ns.map(|at_ns| self.clock.host_ns(at_ns)), &self.sockets)?;
             }
         }
-        Ok(())
     }
 
     /// The counters of both directions, now.
