@@ -33,15 +33,23 @@ pub struct Limits {
 
 impl Limits {
     /// Tables are compressed before they are packed, logs become a tenth: a pack becomes 100 times its size at most,
-    /// and a small one 64 MB.
+    /// and a small one 64 MB. A file takes 100 bytes of a pack at least, a small pack apart.
     pub fn of_pack(packed_bytes: u64) -> Limits {
-        Limits { bytes: packed_bytes.saturating_mul(100).max(64_000_000), files: 250_000 }
+        Limits {
+            bytes: packed_bytes.saturating_mul(100).max(64_000_000),
+            files: files_of(packed_bytes / 100),
+        }
     }
 
-    /// Limits with so many bytes.
+    /// Limits with so many bytes, in files of 1,000 bytes, the smallest apart.
     pub fn of_bytes(bytes: u64) -> Limits {
-        Limits { bytes, ..Limits::of_pack(0) }
+        Limits { bytes, files: files_of(bytes / 1000) }
     }
+}
+
+/// So many files, and as many as an ordinary result may have in any case.
+fn files_of(count: u64) -> usize {
+    count.max(250_000) as usize
 }
 
 /// Why a directory could not be packed, or a pack not be read.
@@ -235,10 +243,16 @@ impl Pack {
         if target.symlink_metadata().is_ok() {
             return Err(ArchiveError::Exists(target.display().to_string()));
         }
-        let unpacked = self.write(&target);
+        // Who is interrupted must not leave half a run that looks like a whole one.
+        let unfinished = below.join(format!(".{}.part", self.top));
+        let unpacked = remove_if_there(&unfinished)
+            .and_then(|()| fs::create_dir_all(&unfinished))
+            .map_err(io_error(&target))
+            .and_then(|()| self.write(&unfinished))
+            .and_then(|()| fs::rename(&unfinished, &target).map_err(io_error(&target)));
         if unpacked.is_err() {
-            // Half a run would be in the way of the next try.
-            let _ = fs::remove_dir_all(&target);
+            // It may not even have been made.
+            let _ = fs::remove_dir_all(&unfinished);
         }
         unpacked.map(|()| target)
     }
@@ -254,6 +268,13 @@ impl Pack {
         })?;
         // Another file in its place meanwhile.
         if top == self.top { Ok(()) } else { Err(damaged(&self.file)(io::ErrorKind::InvalidData.into())) }
+    }
+}
+
+fn remove_if_there(directory: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
     }
 }
 
@@ -281,7 +302,7 @@ fn each_file_of(
         let kind = entry.header().entry_type();
         let (size, is_first_name) = (entry.size(), long.is_none());
         bytes = bytes.saturating_add(size);
-        files += 1;
+        files += usize::from(kind == EntryType::Regular);
         if bytes > limits.bytes || files > limits.files {
             return Err(ArchiveError::TooLarge { path: path.display().to_string(), limits });
         }
@@ -371,6 +392,27 @@ mod tests {
         assert_eq!(fs::read(&again).unwrap(), fs::read(&file).unwrap());
         let message = unpack(&file, &place.path().join("elsewhere")).unwrap_err().to_string();
         assert!(message.contains("is there already"), "{message}");
+    }
+
+    #[test]
+    fn what_an_interrupted_unpacking_left_is_no_run_and_not_in_the_way() {
+        let (place, directory, file) = packed();
+        let below = place.path().join("below");
+        fs::create_dir_all(below.join(".r1.part/log")).unwrap();
+        fs::write(below.join(".r1.part/stray.txt"), "half").unwrap();
+        let target = unpack(&file, &below).unwrap();
+        assert_eq!(contents(&target, None).unwrap().files, contents(&directory, None).unwrap().files);
+        assert_eq!(fs::read_dir(&below).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn names_too_long_for_a_header_are_no_files_and_a_larger_pack_may_have_more() {
+        let ours = format!("r1/case=reno/{}/tcp.parquet", "rate=25Mbit".repeat(20));
+        let (_place, file) = of_zeros(&[(ours, 1)]);
+        let one = Limits { files: 1, ..Limits::of_bytes(10_000) };
+        assert_eq!(Pack::open(&file, Some(one)).unwrap().files(), 1);
+        assert_eq!((Limits::of_pack(1_000_000_000).files, Limits::of_bytes(1).files), (10_000_000, 250_000));
+        assert_eq!(Limits::of_bytes(1_000_000_000).files, 1_000_000);
     }
 
     #[test]

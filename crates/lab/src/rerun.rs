@@ -12,8 +12,8 @@ use crate::{
 use longfat_host::sysctl::is_net;
 use longfat_link::plan::DirectionPlan;
 use longfat_schema::run::{
-    FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, RunStatus, is_plain_name,
-    is_plain_path, read_rows, reseal_run,
+    FileRecord, PLAN_FILE, RUN_FILE, RunDirectory, RunError, RunManifest, RunStatus, TableError,
+    is_plain_name, is_plain_path, read_rows, reseal_run,
 };
 use serde_json::Value;
 use std::{
@@ -260,10 +260,14 @@ fn of_table(
     match (recorded.get(name), made.get(name)) {
         (Some(one), Some(other)) if one == other => None,
         (Some(_), Some(_)) => {
-            let rows = |run: &RunDirectory| read_rows(&run.path.join(name)).ok();
+            let rows = |run: &RunDirectory| read_rows(&run.path.join(name));
             let why = match (rows(then), rows(now)) {
-                (Some(one), Some(other)) => of_rows(&one, &other),
-                _ => "other bytes than were recorded, and the table is not there to say which".to_owned(),
+                (Ok(one), Ok(other)) => of_rows(&one, &other),
+                (Err(TableError::Io(_)), _) => {
+                    "other bytes than were recorded, and the table is not there to say which".to_owned()
+                }
+                (Err(error), _) => format!("other bytes than were recorded, and of the table then: {error}"),
+                (_, Err(error)) => format!("other bytes than were recorded, and of the table now: {error}"),
             };
             Some(format!("{name}: {why}"))
         }

@@ -24,7 +24,7 @@ use longfat_schema::{
     SCHEMA_VERSION,
     run::{
         CaseInfo, DATASET_FILE, Metric, Provenance, ResultManifest, ResultStatus, RunEntry, RunError,
-        RunManifest, beside, write_dataset, write_result,
+        RunManifest, beside, write_dataset, write_result, write_whole,
     },
 };
 use std::{
@@ -315,8 +315,7 @@ impl Session<'_> {
             }
             _ => {}
         }
-        let path = self.directory.join(SPEC_FILE);
-        fs::write(&path, self.text).map_err(|source| io_error(&path, source))
+        Ok(write_whole(&self.directory.join(SPEC_FILE), self.text.as_bytes())?)
     }
 
     fn first_result(&self, cases: &BTreeSet<&str>) -> ResultManifest {

@@ -177,8 +177,10 @@ pub fn run(
     stop: &AtomicBool,
     ready: impl FnOnce(),
 ) -> Result<[LinkSummary; 2], NetemError> {
+    let mut made = Made::default();
     for line in commands(plan, a, b)? {
         run_command(words(&line))?;
+        made.0.extend(undoing(&line));
     }
     ready();
     while !stop.load(Ordering::Relaxed) {
@@ -195,6 +197,34 @@ pub fn run(
     }
     lines.flush().map_err(NetemError::Samples)?;
     Ok([forward, backward])
+}
+
+/// What was made of a link, each as the command that takes it away; all of it is, at the end and after a fault.
+#[derive(Default)]
+struct Made(Vec<String>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for line in self.0.iter().rev() {
+            // An interface may have gone, and what stood on it with it.
+            let _ = run_command(words(line));
+        }
+    }
+}
+
+/// The command that takes away what a command of [`commands`] made, with all that stands on it.
+fn undoing(line: &str) -> Option<String> {
+    let words: Vec<&str> = line.split(' ').collect();
+    match words[..] {
+        ["ip", "link", "add", bridge, ..] => Some(format!("ip link del {bridge}")),
+        ["ip", "link", "set", "dev", interface, "master", ..] => {
+            Some(format!("ip link set dev {interface} nomaster"))
+        }
+        ["tc", "qdisc", "add", "dev", interface, "root", ..] => {
+            Some(format!("tc qdisc del dev {interface} root"))
+        }
+        _ => None,
+    }
 }
 
 fn words(line: &str) -> Command {
@@ -252,6 +282,22 @@ mod tests {
                 "tc qdisc add dev b parent 1:1 handle 10: tbf rate 100000000bit burst 12500 limit 355000",
                 "tc qdisc add dev b parent 10:1 handle 20: bfifo limit 355000",
                 "tc qdisc add dev a root handle 1: netem limit 1000000 delay 14200us",
+            ]
+        );
+    }
+
+    #[test]
+    fn whatever_is_made_is_taken_away_again_once() {
+        let all = commands(&plan("rate = '100Mbit'\ndelay = '14.2ms'"), "a", "b").unwrap();
+        let undone: Vec<String> = all.iter().filter_map(|line| undoing(line)).collect();
+        assert_eq!(
+            undone,
+            [
+                "ip link del lfbridge",
+                "ip link set dev a nomaster",
+                "ip link set dev b nomaster",
+                "tc qdisc del dev b root",
+                "tc qdisc del dev a root",
             ]
         );
     }

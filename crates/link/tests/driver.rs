@@ -293,7 +293,14 @@ fn a_driver_that_is_told_to_stop_when_it_is_ready_has_samples_of_both_directions
     let kept = Lines::create(file.path()).unwrap();
     let (stop, plan) = (AtomicBool::new(false), plan("delay = '1ms'"));
     let options = Options { plan: &plan, a: "a", b: "b", lines: &kept, stop: &stop, start: Start::Now };
-    bed.link.run(|| driver::run(&options, || stop.store(true, Ordering::Relaxed))).unwrap().unwrap();
+    let is_silent = || std::fs::read_to_string("/proc/sys/net/ipv6/conf/a/disable_ipv6").unwrap() == "1\n";
+    let ready = || {
+        assert!(is_silent());
+        stop.store(true, Ordering::Relaxed);
+    };
+    bed.link.run(|| std::fs::write("/proc/sys/net/ipv6/conf/a/disable_ipv6", "0").unwrap()).unwrap();
+    bed.link.run(|| driver::run(&options, ready)).unwrap().unwrap();
+    assert!(!bed.link.run(is_silent).unwrap(), "what it turned off is on again");
     let mut sampled = Vec::new();
     lines::read(file.path(), |record| {
         if let Record::Queue(sample) = record {

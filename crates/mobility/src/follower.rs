@@ -121,6 +121,8 @@ struct Tracked {
 struct Departed {
     own_cc: Option<CcName>,
     bounded: bool,
+    /// It cannot be given back now: not tried again before the end.
+    refused: bool,
     /// The last link.
     link: Name,
 }
@@ -235,8 +237,7 @@ impl Follower {
     /// What came of a wish: the control block before and after, nothing when the connection had gone. A window that was
     /// not set is wished again at the next look; a congestion control that the kernel refused is not.
     pub fn done(&mut self, wish: &Wish, blocks: Option<(&ControlBlock, &ControlBlock)>) {
-        // Given back or refused, there is nothing more to be done for it.
-        self.departed.remove(&wish.cookie);
+        self.done_for_departed(wish.cookie, blocks.map(|(_, after)| after));
         let Some(tracked) = self.tracked.get_mut(&wish.cookie) else { return };
         let Some((before, after)) = blocks else {
             self.tracked.remove(&wish.cookie);
@@ -260,9 +261,23 @@ impl Follower {
         }
     }
 
-    /// Takes note that a wish cannot be done, now or later: the connection stays as it is until the next change.
+    /// What is still owed to a connection that has left its router.
+    fn done_for_departed(&mut self, cookie: u64, after: Option<&ControlBlock>) {
+        let Some(gone) = self.departed.get_mut(&cookie) else { return };
+        gone.own_cc = gone.own_cc.filter(|cc| after.is_some_and(|after| after.cc != *cc));
+        gone.bounded &= after.is_some_and(|after| is_bound(after.clamp_segments));
+        gone.refused = true;
+        if gone.own_cc.is_none() && !gone.bounded {
+            self.departed.remove(&cookie);
+        }
+    }
+
+    /// Takes note that a wish cannot be done: the connection stays as it is until the next change, and what is owed to
+    /// one that left its router is tried again at the end.
     pub fn refused(&mut self, wish: &Wish) {
-        self.departed.remove(&wish.cookie);
+        if let Some(gone) = self.departed.get_mut(&wish.cookie) {
+            gone.refused = true;
+        }
         if let Some(tracked) = self.tracked.get_mut(&wish.cookie) {
             (tracked.pending, tracked.refused) = (None, true);
         }
@@ -294,7 +309,7 @@ impl Follower {
     fn departure(&self, known: Option<&Tracked>) -> Option<Departed> {
         let known = known.filter(|known| known.own_cc.is_some() || known.bounded)?;
         let link = self.routers.get(&known.router)?.link.clone();
-        Some(Departed { own_cc: known.own_cc, bounded: known.bounded, link })
+        Some(Departed { own_cc: known.own_cc, bounded: known.bounded, refused: false, link })
     }
 
     fn path_of(&self, block: &ControlBlock, known: Option<&Tracked>) -> Option<(Name, Way)> {
@@ -386,7 +401,8 @@ fn fills(block: &ControlBlock) -> bool {
 
 impl Departed {
     fn wish(&self, block: &ControlBlock) -> Option<Wish> {
-        let change = given_back(block, self.own_cc, self.bounded).filter(|_| !block.is_recovering())?;
+        let change = given_back(block, self.own_cc, self.bounded);
+        let change = change.filter(|_| !block.is_recovering() && !self.refused)?;
         let change = Change { unless_recovering: true, ..change };
         Some(Wish { cookie: block.cookie, change, why: Why::Left, link: self.link.clone() })
     }

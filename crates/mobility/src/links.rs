@@ -141,9 +141,17 @@ pub struct ModelChange {
     pub character: Character,
 }
 
-/// The changes of an emulated link, in the order of their times; the first is its beginning. `up_is_backward`: the
-/// nodes are at the link's second end.
-pub fn model(plan: &LinkPlan, up_is_backward: bool) -> Vec<ModelChange> {
+/// The changes of an emulated link, in the order of their times. `up_is_backward`: the nodes are at the link's second
+/// end. While nothing passes (a rate of zero) nothing is announced: what held before is what nodes go on with.
+///
+/// # Errors
+/// The link follows a trace: it has no schedule to announce.
+pub fn model(plan: &LinkPlan, up_is_backward: bool) -> Result<Vec<ModelChange>> {
+    let follows_trace = |way: &DirectionPlan| way.repeats_ns.is_some() || way.opportunities.is_some();
+    if [&plan.forward, &plan.backward].into_iter().any(follows_trace) {
+        let why = "follows a trace, which has no schedule to announce; give it a schedule instead";
+        return Err(Error::Links(format!("the model '{}' {why}", plan.name)));
+    }
     let (up, down) = match up_is_backward {
         false => (&plan.forward, &plan.backward),
         true => (&plan.backward, &plan.forward),
@@ -165,11 +173,12 @@ pub fn model(plan: &LinkPlan, up_is_backward: bool) -> Vec<ModelChange> {
             up_queue_bytes,
             down_queue_bytes,
         };
-        if changes.last().is_none_or(|last| last.character != character) {
+        let passes = character.up_bps > 0 && character.down_bps > 0;
+        if passes && changes.last().is_none_or(|last| last.character != character) {
             changes.push(ModelChange { at_us: at_ns / 1000, link: name_of(&character), character });
         }
     }
-    changes
+    Ok(changes)
 }
 
 fn line_at(direction: &DirectionPlan, at_ns: u64) -> &LinePlan {
@@ -274,7 +283,7 @@ mod tests {
             ]
         "#;
         let plan = LinkSpec::from_toml(text).unwrap().resolve("path", 1).unwrap();
-        let changes = model(&plan, false);
+        let changes = model(&plan, false).unwrap();
         let told: Vec<_> = changes.iter().map(|change| (change.at_us, change.link.as_str())).collect();
         assert_eq!(told, [(0, "11Mbit-10ms"), (2_000_000, "64kbit-125ms"), (42_000_000, "11Mbit-10ms")]);
         assert_eq!((changes[0].character.up_bps, changes[0].character.down_bps), (11_000_000, 5_000_000));
@@ -286,6 +295,20 @@ mod tests {
             [(60_000, 0); 3],
             "CoDel keeps its queue short"
         );
-        assert_eq!(model(&plan, true)[0].character.up_bps, 5_000_000);
+        assert_eq!(model(&plan, true).unwrap()[0].character.up_bps, 5_000_000);
+    }
+
+    #[test]
+    fn while_nothing_passes_nothing_is_announced_and_a_trace_is_refused() {
+        let text = r#"
+            rate = "11Mbit"
+            schedule = [{ at = "2s", rate = "0bit" }, { at = "3s", rate = "11Mbit" }, { at = "4s", rate = "2Mbit" }]
+        "#;
+        let mut plan = LinkSpec::from_toml(text).unwrap().resolve("path", 1).unwrap();
+        let times: Vec<u64> = model(&plan, false).unwrap().iter().map(|change| change.at_us).collect();
+        assert_eq!(times, [0, 4_000_000]);
+        plan.backward.repeats_ns = Some(1_000_000_000);
+        let refused = model(&plan, false).unwrap_err().to_string();
+        assert!(refused.contains("'path' follows a trace"), "{refused}");
     }
 }

@@ -51,6 +51,35 @@ fn today(directory: &Path) {
     write_result(directory, &mut result, &["experiment.toml"]).unwrap();
 }
 
+#[test]
+fn a_run_of_before_there_were_stalls_lacks_their_table_and_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    today(directory.path());
+    let path = directory.path().join("reno/r1");
+    fs::remove_file(path.join("stall.parquet")).unwrap();
+    let written_as = |version: u32| {
+        let mut manifest: serde_json::Value = read_json(&path.join("manifest.json")).unwrap();
+        manifest["schema_version"] = version.into();
+        write_json(&path.join("manifest.json"), &manifest).unwrap();
+        RunDirectory::open(&path).unwrap().samples().1
+    };
+    assert_eq!((written_as(2), written_as(3)), (Vec::new(), Vec::new()));
+    assert!(written_as(4)[0].contains("stall.parquet"));
+    fs::remove_file(path.join("echo.parquet")).unwrap();
+    assert!(written_as(3)[0].contains("echo.parquet"));
+}
+
+#[test]
+fn a_table_that_is_not_finished_is_not_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut writer = RunWriter::create(directory.path()).unwrap();
+    writer.push(Record::Note(Note::default())).unwrap();
+    assert!(!directory.path().join("note.parquet").exists());
+    writer.finish().unwrap();
+    let names = fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(names.into_iter().all(|name| name.to_string_lossy().ends_with(".parquet")));
+}
+
 fn findings(directory: &Path) -> Vec<String> {
     let findings = verify(&Contents::of_directory(directory).unwrap()).unwrap();
     findings.iter().map(ToString::to_string).collect()

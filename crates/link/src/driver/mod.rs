@@ -177,6 +177,7 @@ pub(crate) fn max_frame_bytes(mtu_bytes: u32) -> usize {
 /// When an interface is missing, too small or vanishes, or the samples cannot be written.
 pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, DriverError> {
     let plan = options.plan;
+    let _silence = [options.a, options.b].map(Silence::of);
     let sockets = [open(options.a, plan.mtu_bytes)?, open(options.b, plan.mtu_bytes)?];
     let mut engine = Engine::new(plan, sockets)?;
     let mut reporter = Reporter::start(&plan.name, options.lines);
@@ -205,14 +206,34 @@ pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, 
     Ok(report)
 }
 
-/// The interface must carry the link's packets, and must not speak on its own (IPv6 would announce itself).
+/// An interface that does not speak on its own while the link runs: IPv6 would announce itself. Dropped, it has IPv6
+/// again where it had.
+struct Silence(Option<String>);
+
+impl Silence {
+    fn of(interface: &str) -> Silence {
+        let key = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+        // A kernel without IPv6 has no such file, and nothing to silence.
+        let speaks = std::fs::read_to_string(&key).is_ok_and(|off| off.trim() == "0");
+        Silence(Some(key).filter(|key| speaks && std::fs::write(key, "1").is_ok()))
+    }
+}
+
+impl Drop for Silence {
+    fn drop(&mut self) {
+        if let Some(key) = &self.0 {
+            // The interface may have gone.
+            let _ = std::fs::write(key, "0");
+        }
+    }
+}
+
+/// The interface must carry the link's packets.
 fn open(interface: &str, mtu_bytes: u32) -> Result<PacketSocket, DriverError> {
     let has = longfat_host::interface::mtu_bytes(interface)?;
     if has < mtu_bytes {
         return Err(DriverError::Mtu { interface: interface.to_owned(), has, wants: mtu_bytes });
     }
-    // A kernel without IPv6 has no such file, and nothing to silence.
-    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1");
     PacketSocket::open(interface, mtu_bytes)
 }
 

@@ -56,6 +56,14 @@ pub(super) fn on_average(site: Site<'_>, mut spec: DirectionSpec) -> Result<Dire
     Ok(spec)
 }
 
+/// Whether the trace says what the rate is. One that was not read may.
+pub(super) fn gives_rate(spec: &TraceSpec) -> bool {
+    match spec.trace.as_deref() {
+        None | Some(Trace::Opportunities(_)) => true,
+        Some(Trace::Rows(rows)) => rows.first().is_some_and(|row| rate(row).is_some()),
+    }
+}
+
 /// A direction resolved; `spec` is as it is on the average.
 pub(super) fn direction(
     side: Side<'_>,

@@ -113,7 +113,11 @@ fn overridden(base: &DirectionSpec, by: Option<&DirectionSpec>) -> DirectionSpec
         loss: by.loss.clone().or_else(|| base.loss.clone()),
         queue: by.queue.clone().or_else(|| base.queue.clone()),
         overhead: by.overhead.or(base.overhead),
-        trace: by.trace.clone().or_else(|| base.trace.clone().filter(|_| by.rate.is_none())),
+        // Where it says the rate, too, another rate replaces the whole trace.
+        trace: by
+            .trace
+            .clone()
+            .or_else(|| base.trace.clone().filter(|trace| by.rate.is_none() || !followed::gives_rate(trace))),
     }
 }
 

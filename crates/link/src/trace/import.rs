@@ -101,40 +101,69 @@ fn iperf3(bytes: &[u8]) -> Result<Imported, TraceError> {
         }
     };
     let first_s = sums[0].start;
-    let has_loss = sums.iter().all(|sum| sum.lost_percent.is_some());
+    let losses: Option<Vec<f64>> = sums.iter().map(|sum| sum.lost_percent).collect();
+    let loss = match &losses {
+        None => Loss::Unknown,
+        Some(losses) if losses.iter().filter(|percent| **percent > 0.0).count() * 2 > losses.len() => {
+            Loss::OfTheQueue
+        }
+        Some(_) => Loss::OfTheLine,
+    };
     let row = |(number, sum): (usize, &Iperf3Sum)| {
         let values =
             [sum.start - first_s, sum.bits_per_second * with_headers, sum.lost_percent.unwrap_or(0.0)];
         let sound = values.iter().all(|value| value.is_finite() && *value >= 0.0) && values[2] <= 100.0;
         let why = format!("interval {} has a time, rate or loss that cannot be; {mend}", number + 1);
+        let lost = if loss == Loss::OfTheLine { values[2] / 100.0 } else { 0.0 };
+        // The receiver counts what arrived: the line had carried what was lost on it, too.
+        let carried_bps = if lost < 1.0 { values[1] / (1.0 - lost) } else { values[1] };
         let row = Row {
             at_ns: (values[0] * 1e9).round() as u64,
-            rate_bps: Some(values[1].round() as u64),
+            rate_bps: Some(carried_bps.round() as u64),
             delay_ns: None,
-            loss: has_loss.then_some(values[2] / 100.0),
+            loss: (loss == Loss::OfTheLine).then_some(lost),
         };
         sound.then_some(row).ok_or(TraceError::Whole(why))
     };
     let mut rows: Vec<Row> = sums.iter().enumerate().map(row).collect::<Result<_, _>>()?;
     rows.dedup_by_key(|row| row.at_ns);
-    Ok(Imported { rows, remarks: iperf3_remarks(is_udp, has_loss) })
+    Ok(Imported { rows, remarks: iperf3_remarks(is_udp, loss) })
 }
 
-fn iperf3_remarks(is_udp: bool, has_loss: bool) -> Vec<String> {
+/// What the datagrams that iperf3's receiver missed say of the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    /// Nobody counted them.
+    Unknown,
+    /// Some were lost most of the time: more was sent than the path carries, and what arrived is what it carries.
+    OfTheQueue,
+    /// Mostly none were: the path carried all that was sent, but for these.
+    OfTheLine,
+}
+
+fn iperf3_remarks(is_udp: bool, loss: Loss) -> Vec<String> {
     let mut remarks = vec![
         "The rates are what one iperf3 achieved, headers added; an achieved rate is no capacity.".to_owned(),
-        match is_udp {
-            true => "UDP: the capacity where the receiver lost packets in every interval; else the rate that was sent.",
-            false => "TCP: the capacity is this or more; losses, windows and other traffic kept it lower.",
+        match (is_udp, loss) {
+            (false, _) => "TCP: the capacity is this or more; losses, windows and other traffic kept it lower.",
+            (true, Loss::OfTheQueue) => {
+                "UDP, with losses in most intervals: what arrived is taken for the capacity, what was lost for the queue's."
+            }
+            (true, Loss::OfTheLine) => {
+                "UDP, with losses in few intervals: the rate is what was sent, the capacity that or more; the loss is the line's."
+            }
+            (true, Loss::Unknown) => "UDP: the rate is what was sent; nobody counted what arrived.",
         }
         .to_owned(),
         "Delay is not in it: give the link one, or import a ping of the same time.".to_owned(),
     ];
-    if !has_loss {
-        remarks.push(
+    match loss {
+        Loss::OfTheLine => {}
+        Loss::OfTheQueue => remarks.push("Loss of the line is not in it.".to_owned()),
+        Loss::Unknown => remarks.push(
             "Loss of the line is not in it: retransmissions are the queue's as well as the line's."
                 .to_owned(),
-        );
+        ),
     }
     remarks
 }
@@ -160,18 +189,32 @@ fn ping(text: &str, interval: Nanos) -> Result<Imported, TraceError> {
         Some(stamp_s) => stamp_s - probe.rtt_ms / 1e3,
         None => (number - first) as f64 * interval.0 as f64 / 1e9,
     };
+    if last - first >= ROWS_MAX as i64 {
+        return Err(TraceError::TooMuch { what: "probes", most: ROWS_MAX as u64 });
+    }
     let begin_s = probes.first_key_value().map_or(0.0, |(number, probe)| sent_s(*number, probe));
     let loss_at = |number: i64| {
         let (from, to) = ((number - NEIGHBOURS).max(*first), (number + NEIGHBOURS).min(*last));
         1.0 - probes.range(from..=to).count() as f64 / (to - from + 1) as f64
     };
-    let row = |(number, probe): (&i64, &Probe)| Row {
-        at_ns: ((sent_s(*number, probe) - begin_s).max(0.0) * 1e9).round() as u64,
+    let row = |number: i64, sent_s: f64, rtt_ms: f64| Row {
+        at_ns: ((sent_s - begin_s).max(0.0) * 1e9).round() as u64,
         rate_bps: None,
-        delay_ns: Some((probe.rtt_ms * 1e6 / 2.0).round() as u64),
-        loss: Some(loss_at(*number)),
+        delay_ns: Some((rtt_ms * 1e6 / 2.0).round() as u64),
+        loss: Some(loss_at(number)),
     };
-    let mut rows: Vec<Row> = probes.iter().map(row).collect();
+    let mut rows: Vec<Row> = Vec::with_capacity((last - first + 1) as usize);
+    let mut before: Option<(i64, f64, f64)> = None;
+    for (&number, probe) in &probes {
+        let here_s = sent_s(number, probe);
+        // Probes without an answer were sent evenly between those that have one, and nothing else is known of them.
+        if let Some((from, from_s, rtt_ms)) = before {
+            let each_s = (here_s - from_s) / (number - from) as f64;
+            rows.extend((from + 1..number).map(|n| row(n, from_s + each_s * (n - from) as f64, rtt_ms)));
+        }
+        rows.push(row(number, here_s, probe.rtt_ms));
+        before = Some((number, here_s, probe.rtt_ms));
+    }
     rows.sort_by_key(|row| row.at_ns);
     rows.dedup_by_key(|row| row.at_ns);
     Ok(Imported { rows, remarks: ping_remarks(stamped, interval) })

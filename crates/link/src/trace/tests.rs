@@ -123,13 +123,55 @@ fn read_import(text: &str) -> Result<Imported, String> {
     import::read(text.as_bytes(), Nanos(1_000_000_000)).map_err(|error| error.to_string())
 }
 
+fn read_datagrams(intervals: &[(f64, Option<f64>)]) -> Imported {
+    let interval = |(start, (rate_bps, lost)): (usize, &(f64, Option<f64>))| {
+        let lost = lost.map_or(String::new(), |percent| format!(r#""lost_percent":{percent},"#));
+        format!(r#"{{"sum":{{"start":{start},"bits_per_second":{rate_bps},{lost}"omitted":false}}}}"#)
+    };
+    let intervals: Vec<String> = intervals.iter().enumerate().map(interval).collect();
+    let start = r#"{"test_start":{"protocol":"UDP","blksize":1400}}"#;
+    read_import(&format!(r#"{{"start":{start},"intervals":[{}]}}"#, intervals.join(","))).unwrap()
+}
+
 #[test]
-fn iperf3_datagrams_have_the_receivers_losses() {
-    let text = r#"{"start":{"test_start":{"protocol":"UDP","blksize":1400}},
-        "intervals":[{"sum":{"start":0,"bits_per_second":1.4e6,"lost_percent":2.5,"omitted":false}}]}"#;
-    let Imported { rows, remarks } = read_import(text).unwrap();
-    assert_eq!((rows[0].rate_bps, rows[0].loss), (Some(1_428_000), Some(0.025)));
-    assert!(remarks[1].starts_with("UDP"), "{remarks:?}");
+fn datagrams_lost_now_and_then_are_the_lines_and_those_lost_all_the_time_the_queues() {
+    let told = |imported: &Imported| -> Vec<_> {
+        imported.rows.iter().map(|row| (row.rate_bps, row.loss)).collect()
+    };
+    // 1.4 Mbit/s of 1,400 bytes each are 1.428 with headers.
+    let line = read_datagrams(&[
+        (1.4e6, Some(0.0)),
+        (0.7e6, Some(50.0)),
+        (1.4e6, Some(0.0)),
+        (0.0, Some(100.0)),
+        (1.4e6, Some(0.0)),
+    ]);
+    let sent = Some(1_428_000);
+    assert_eq!(
+        told(&line),
+        [(sent, Some(0.0)), (sent, Some(0.5)), (sent, Some(0.0)), (Some(0), Some(1.0)), (sent, Some(0.0))]
+    );
+    assert!(line.remarks[1].contains("what was sent") && line.remarks[1].contains("the line's"), "{line:?}");
+    let flood = read_datagrams(&[(1.4e6, Some(0.0)), (1.4e6, Some(30.0)), (0.7e6, Some(65.0))]);
+    assert_eq!(told(&flood), [(sent, None), (sent, None), (Some(714_000), None)]);
+    assert!(flood.remarks[1].contains("the queue's") && flood.remarks.len() == 4, "{flood:?}");
+    let sender = read_datagrams(&[(1.4e6, None)]);
+    assert_eq!(told(&sender), [(sent, None)]);
+    assert!(sender.remarks[1].contains("nobody counted"), "{sender:?}");
+}
+
+#[test]
+fn while_nobody_answers_all_is_lost() {
+    let line = |n: u32| format!("64 bytes from 192.0.2.1: icmp_seq={n} ttl=57 time=20 ms\n");
+    let text: String = (1..=10).chain(41..=50).map(line).collect();
+    let rows = read_import(&text).unwrap().rows;
+    assert_eq!(rows.len(), 50);
+    let loss = |second: usize| rows[second].loss.unwrap();
+    assert!(rows.iter().all(|row| row.delay_ns == Some(10_000_000)));
+    assert_eq!((loss(0), loss(15), loss(25), loss(34), loss(49)), (0.0, 1.0, 1.0, 1.0, 0.0));
+    let far = |n: u32| format!("64 bytes: icmp_seq={n} time=20 ms\n");
+    let text: String = (0..400).map(|n| far(n * 32_000 % 65_536)).collect();
+    assert!(read_import(&text).unwrap_err().contains("probes"), "no more rows than a trace may have");
 }
 
 #[test]
@@ -144,7 +186,7 @@ fn a_ping_becomes_half_round_trips_and_the_share_that_nobody_answered() {
         rtt min/avg/max/mdev = 20.0/30.0/40.0/8.2 ms\n";
     let Imported { rows, remarks } = read_import(text).unwrap();
     let ms: Vec<_> = rows.iter().map(|r| (r.at_ns / 1_000_000, r.delay_ns.unwrap() / 1_000_000)).collect();
-    assert_eq!(ms, [(0, 10), (500, 15), (1500, 20)]);
+    assert_eq!(ms, [(0, 10), (500, 15), (1000, 15), (1500, 20)]);
     assert!(rows.iter().all(|row| row.loss == Some(0.25) && row.rate_bps.is_none()), "{rows:?}");
     assert!(remarks.iter().all(|remark| !remark.contains("bear no times")), "{remarks:?}");
 }

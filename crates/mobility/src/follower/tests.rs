@@ -388,6 +388,24 @@ fn a_connection_that_leaves_its_router_gets_its_own_congestion_control_back() {
 }
 
 #[test]
+fn what_a_connection_that_left_cannot_be_given_back_stays_owed_and_is_not_tried_at_every_look() {
+    for by_step in [true, false] {
+        let mut follower = with_vegas_on_phs();
+        let over_the_router = on_phs(&mut follower);
+        let elsewhere =
+            ControlBlock { gateway: Some("10.0.0.9".parse().unwrap()), ..over_the_router.clone() };
+        let wishes = follower.look(&[elsewhere.clone()], 300);
+        match by_step {
+            true => follower.refused(&wishes[0]),
+            false => follower.done(&wishes[0], Some((&elsewhere, &elsewhere))),
+        }
+        assert!(follower.look(&[elsewhere.clone()], 400).is_empty());
+        assert_eq!(follower.replaced_cc(), [(1, "reno".into())], "{by_step}");
+        assert!(follower.look(&[], 500).is_empty() && follower.replaced_cc().is_empty(), "it has ended");
+    }
+}
+
+#[test]
 fn a_connection_that_comes_back_to_its_router_still_knows_its_own_congestion_control() {
     let mut follower = with_vegas_on_phs();
     let over_the_router = on_phs(&mut follower);

@@ -59,8 +59,12 @@ pub fn section(experiment: &Experiment) -> String {
 
 /// What following comes to in each cell, by the best of its ways, in words.
 fn helped(pairs: &[Pair<'_>], focus: &str) -> String {
-    let mut places: Vec<&str> = pairs.iter().map(|pair| pair.place.as_str()).collect();
-    places.dedup();
+    let mut places: Vec<&str> = Vec::new();
+    for pair in pairs {
+        if !places.contains(&pair.place.as_str()) {
+            places.push(&pair.place);
+        }
+    }
     let any =
         |place: &str, is: &dyn Fn(&Pair<'_>) -> bool| pairs.iter().filter(|pair| pair.place == place).any(is);
     let is_judged = |place: &&str| any(place, &|pair| changes(pair, focus).is_some());
@@ -169,7 +173,9 @@ fn pairs(experiment: &Experiment) -> Vec<Pair<'_>> {
             let Some(axis) = only_difference(&alone.info.axes, &case.info.axes) else { continue };
             let others = alone.info.axes.iter().filter(|at| at.axis != axis.axis);
             let place: Vec<&str> = others.map(|at| at.label.as_str()).collect();
-            found.push(Pair { place: place.join(", "), how: &axis.label, alone: summary, followed });
+            // Of an experiment that sweeps nothing else there is one cell, known by its side without following.
+            let place = if place.is_empty() { alone.info.name.clone() } else { place.join(", ") };
+            found.push(Pair { place, how: &axis.label, alone: summary, followed });
         }
     }
     found

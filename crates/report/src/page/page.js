@@ -103,7 +103,7 @@ if (typeof document !== 'undefined') (() => {
       this.svg = svg;
       this.group = group;
       this.id = idOf(svg);
-      for (const key of ['left', 'top', 'width', 'bottom', 'ceiling', 'x0', 'x1', 'y0', 'y1', 'log']) this[key] = +svg.dataset[key];
+      for (const key of ['left', 'top', 'width', 'bottom', 'ceiling', 'x0', 'x1', 'y0', 'y1', 'log', 'above', 'below']) this[key] = +svg.dataset[key];
       this.plot = svg.querySelector('.plot');
       this.cross = svg.querySelector('.crosshair');
       this.ticks = svg.querySelector('.x-ticks');
@@ -171,7 +171,12 @@ if (typeof document !== 'undefined') (() => {
       const share = (this.bottom - height) / (this.bottom - this.ceiling);
       return this.log ? this.y0 * (this.y1 / this.y0) ** share : this.y0 + share * (this.y1 - this.y0);
     }
-    isBeyond(height) { return height <= this.ceiling && !this.log; }
+    // What does not fit the axis is drawn at its end: 'above' or 'below' it.
+    beyond(height) {
+      const slack = .01;
+      return this.above && height <= this.ceiling + slack ? 'above' : this.below && height >= this.bottom - slack ? 'below' : '';
+    }
+    text(height) { return { above: '≥ ', below: '≤ ', '': '' }[this.beyond(height)] + three(this.value(height)); }
     move(event) {
       const time = this.timeOf(event);
       if (this.start !== undefined) this.area(time);
@@ -231,15 +236,12 @@ if (typeof document !== 'undefined') (() => {
       for (const series of this.series()) {
         const height = heightAt(series.points, x);
         if (height === null || this.isHidden(series.label)) continue;
-        const value = this.value(height);
-        if (!series.faint) { rows.unshift([series.label, series.className, (this.isBeyond(height) ? '≥ ' : '') + three(value)]); continue; }
+        if (!series.faint) { rows.unshift([series.label, series.className, this.text(height)]); continue; }
         if (!many.has(series.label)) many.set(series.label, [series.className, []]);
-        many.get(series.label)[1].push(value);
+        many.get(series.label)[1].push(height);
       }
-      for (const [label, [className, values]] of many) {
-        values.sort((a, b) => a - b);
-        rows.push([label, className, three(values[0]) + ' … ' + three(values[values.length - 1])]);
-      }
+      for (const [label, [className, heights]] of many)
+        rows.push([label, className, this.text(Math.max(...heights)) + ' … ' + this.text(Math.min(...heights))]);
       // Of a band its part of the time is read out.
       for (const [label, className, from, to, value] of this.bands())
         if (from <= x && x < to && !this.isHidden(label)) rows.push([label, className, value + ' %']);
@@ -248,7 +250,7 @@ if (typeof document !== 'undefined') (() => {
     table() {
       const time = x => +(this.x0 + x / this.width * (this.x1 - this.x0)).toPrecision(6);
       const rows = this.series().flatMap(series => samples(series.points).map(([x, y]) =>
-        [series.label, time(x), +this.value(y).toPrecision(4), this.isBeyond(y) ? 'yes' : '']));
+        [series.label, time(x), +this.value(y).toPrecision(4), this.beyond(y)]));
       for (const [label, , from, , value] of this.bands()) rows.push([label, time(from), value, '']);
       for (const rug of this.plot.querySelectorAll('.rug'))
         for (const [x, , command] of vertices(rug.getAttribute('d'))) if (command === 'M') rows.push([rug.dataset.label, time(x), '', '']);
@@ -263,7 +265,6 @@ if (typeof document !== 'undefined') (() => {
       this.box = document.createElement('div');
       this.box.className = 'readout';
       this.box.setAttribute('role', 'status');
-      addEventListener('scroll', () => this.hide(), { passive: true });
     }
     show(chart, time, pointerY) {
       this.time = time;
@@ -402,6 +403,7 @@ if (typeof document !== 'undefined') (() => {
     for (const group of groups) group.apply();
     remember();
   });
+  addEventListener('scroll', () => groups.forEach(group => group.hide()), { passive: true });
   document.addEventListener('drawn', enliven);
   enliven();
   if (state.zoom.size || state.off.size) goThere();

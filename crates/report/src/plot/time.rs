@@ -185,13 +185,18 @@ impl TimeChart {
     /// What the page's script needs to turn positions back into values.
     fn data(&self, axes: &Axes) -> String {
         let ((x0, x1), (y0, y1)) = (axes.x.domain(), axes.y.domain());
+        let drawn = || self.series.iter().flat_map(|s| &s.points).map(|point| point.1);
+        let (above, below) = (drawn().any(|y| y > y1), drawn().any(|y| y < y0));
         format!(
             " data-chart=\"time\" data-left=\"{LEFT}\" data-top=\"{}\" data-width=\"{}\" data-bottom=\"{PLOT_HEIGHT}\" \
-             data-ceiling=\"{}\" data-x0=\"{x0}\" data-x1=\"{x1}\" data-y0=\"{y0}\" data-y1=\"{y1}\" data-log=\"{}\"",
+             data-ceiling=\"{}\" data-x0=\"{x0}\" data-x1=\"{x1}\" data-y0=\"{y0}\" data-y1=\"{y1}\" data-log=\"{}\" \
+             data-above=\"{}\" data-below=\"{}\"",
             coordinate(axes.top),
             coordinate(axes.width),
             coordinate(axes.y.position(y1)),
             u8::from(axes.y.is_logarithmic()),
+            u8::from(above),
+            u8::from(below),
         )
     }
 
@@ -398,6 +403,17 @@ mod tests {
         assert!(overshoot.draw(1).inline().contains("off the scale: up to 1000"));
         let calm = chart(vec![series("a", vec![(1.0, 150.0), (3.0, 90.0), (4.0, 100.0)])]);
         assert_eq!(calm.axes(0.0).y.domain(), (0.0, 150.0));
+    }
+
+    #[test]
+    fn what_is_held_at_an_end_of_the_axis_is_told_from_what_lies_there() {
+        let has = |chart: &TimeChart, what: &str| chart.draw(1).inline().contains(what);
+        let mut whole = chart(vec![series("a", vec![(3.0, 0.0), (4.0, 100.0)])]);
+        assert!(has(&whole, "data-above=\"0\" data-below=\"0\""));
+        whole.logarithmic = true;
+        assert!(has(&whole, "data-above=\"0\" data-below=\"1\""), "a zero has no logarithm");
+        whole = chart(vec![series("a", vec![(1.0, 1000.0), (3.0, 0.0), (4.0, 100.0)])]);
+        assert!(has(&whole, "data-above=\"1\" data-below=\"0\""));
     }
 
     #[test]

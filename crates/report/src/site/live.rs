@@ -20,6 +20,8 @@ use std::{
 
 /// Bytes of each program's latest records that are drawn: half a minute and more of a hundred connections.
 const TAIL_BYTES: u64 = 4 << 20;
+/// Programs of a run write ten times a second and more; silence of so many seconds, longer by the dilation, is told.
+const SILENT_S: f64 = 5.0;
 /// Runs under way that are shown; simulated ones go side by side.
 const SHOWN: usize = 4;
 
@@ -41,7 +43,7 @@ pub struct LiveRun {
     repeat: u32,
     elapsed_us: i64,
     window_end_us: i64,
-    /// How long ago anything was written, when that is known.
+    /// For how long nothing was written, where a run of its dilation should have written something.
     silent_s: Option<f64>,
     figures: Option<RunFigures>,
 }
@@ -69,6 +71,7 @@ fn run(path: &Path, now: SystemTime, prefix: &str) -> io::Result<LiveRun> {
         window_end_us: plan.window_end_us.min(elapsed_us),
         ..RunManifest::default()
     };
+    let slower = start.map_or(1.0, |start| f64::from(start.dilation.times()));
     let samples = RunSamples { rows: samples, problems: Vec::new() };
     let drawn = elapsed_us > 0;
     Ok(LiveRun {
@@ -76,7 +79,7 @@ fn run(path: &Path, now: SystemTime, prefix: &str) -> io::Result<LiveRun> {
         repeat: plan.repeat,
         elapsed_us,
         window_end_us: plan.window_end_us,
-        silent_s: silent_s(&files, now),
+        silent_s: silent_s(&files, now).filter(|seconds| *seconds >= SILENT_S * slower),
         figures: drawn.then(|| figures::draw_samples(&manifest, samples, plan.focus.as_deref(), prefix)),
     })
 }
@@ -117,10 +120,15 @@ pub fn html(run: &LiveRun) -> String {
     let title = format!("{}, repeat {}", escape(&run.case), run.repeat);
     let total_s = run.window_end_us as f64 / 1e6;
     let elapsed_s = (run.elapsed_us as f64 / 1e6).clamp(0.0, total_s);
-    let silence = run.silent_s.filter(|seconds| *seconds >= 5.0);
-    let silence = silence.map_or(String::new(), |seconds| {
-        format!(" Nothing was written for {} s; its program may have died.", number(seconds.floor()))
-    });
+    let silence = match run.silent_s {
+        None => String::new(),
+        Some(_) if run.elapsed_us >= run.window_end_us => {
+            " It has ended and is judged, beside its simulated twin where it has one.".to_owned()
+        }
+        Some(seconds) => {
+            format!(" Nothing was written for {} s; its program may have died.", number(seconds.floor()))
+        }
+    };
     let body = match &run.figures {
         Some(figures) => page::run(figures),
         None => "<p class=\"note\">Nothing to draw yet; simulated runs say nothing before their end.</p>"

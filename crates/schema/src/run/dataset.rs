@@ -29,7 +29,7 @@ struct Row<'a> {
 
 /// Writes the dataset of a result. `runs` are given with their directories.
 pub fn write_dataset(path: &Path, runs: &[(&str, &RunManifest)]) -> Result<(), RunError> {
-    let temporary = path.with_extension("parquet.part");
+    let temporary = path.with_added_extension("part");
     let error = |source| RunError::Table { path: path.display().to_string(), source };
     write(&temporary, runs).map_err(error)?;
     fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
@@ -109,7 +109,8 @@ fn base(run: &RunManifest) -> String {
 }
 
 /// A column of labels per axis; where every label is a number, of numbers, or beside the labels a column of them in
-/// their base unit (`rate` and `rate_bps`). An axis that is called like another column gets `_axis` at its end.
+/// their base unit (`rate` and `rate_bps`; `queue` and `queue_number`, where numbers of no unit have names). An axis
+/// that is called like another column gets `_axis` at its end.
 fn axes(runs: &[&RunManifest], taken: &BTreeSet<&str>) -> Vec<(String, ArrayRef, bool)> {
     let mut names: Vec<&str> = Vec::new();
     for axis in runs.iter().flat_map(|run| &run.axes) {
@@ -149,10 +150,12 @@ fn axis(
     let labels = || -> ArrayRef {
         Arc::new(points.iter().map(|at| at.as_ref().map(|at| at.label.clone())).collect::<StringArray>())
     };
+    let says_the_number = |at: &&AxisPoint| at.label.parse().ok() == at.number;
     match units.first().filter(|_| measured) {
         None => vec![(column, labels(), true)],
-        Some(&"") => vec![(column, numbers(), true)],
+        Some(&"") if known.iter().all(says_the_number) => vec![(column, numbers(), true)],
         Some(unit) => {
+            let unit = if unit.is_empty() { "number" } else { unit };
             let of_numbers = free(&format!("{name}_{unit}"), taken);
             vec![(column, labels(), true), (of_numbers, numbers(), true)]
         }
@@ -193,5 +196,21 @@ mod tests {
         assert_eq!((column("seed"), column("seed_axis")), (77.into(), 9.0.into()));
         assert_eq!((column("goodput_bps"), column("goodput_bps_axis")), (4e6.into(), 5e6.into()));
         assert_eq!(column("goodput"), "5000000");
+    }
+
+    #[test]
+    fn names_of_numbers_without_a_unit_are_kept_beside_the_numbers() {
+        let at = |label: &str, number| RunManifest {
+            axes: vec![AxisPoint { number: Some(number), ..AxisPoint::named("sack", label) }],
+            ..RunManifest::default()
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join(DATASET_FILE);
+        let (off, on) = (at("off", 0.0), at("on", 1.0));
+        write_dataset(&file, &[("r1", &off), ("r2", &on)]).unwrap();
+        let rows = read_rows(&file).unwrap();
+        let found: Vec<_> =
+            rows.iter().map(|row| (row["sack"].clone(), row["sack_number"].clone())).collect();
+        assert_eq!(found, [("off".into(), 0.0.into()), ("on".into(), 1.0.into())]);
     }
 }

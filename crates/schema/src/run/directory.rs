@@ -2,7 +2,7 @@
 
 use super::{
     Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter,
-    is_plain_path, parse_versioned, read_table, read_versioned, upgrade::may_lack_tables,
+    is_plain_path, parse_versioned, read_table, read_versioned, upgrade::may_lack,
 };
 use crate::{record::*, samples::Samples};
 use serde::{Serialize, de::DeserializeOwned};
@@ -92,7 +92,7 @@ impl RunDirectory {
     /// Every row of one of its tables; none of a table that did not exist when the run was made.
     pub fn read<T: Table>(&self) -> Result<Vec<T>, RunError> {
         let path = table_path::<T>(&self.path);
-        if may_lack_tables(self.written_as) && !path.exists() {
+        if may_lack::<T>(self.written_as) && !path.exists() {
             return Ok(Vec::new());
         }
         read_table(&path).map_err(|source| RunError::Table { path: path.display().to_string(), source })
@@ -178,10 +178,14 @@ fn open_all(paths: impl Iterator<Item = PathBuf>) -> Result<(Vec<RunDirectory>, 
 
 /// Writes JSON under a temporary name and renames it: the file is whole or absent.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunError> {
-    let temporary = path.with_extension("json.part");
-    let text = json_bytes(path, value)?;
+    write_whole(path, &json_bytes(path, value)?)
+}
+
+/// Writes a file under a temporary name and renames it: the file is whole or absent.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
+    let temporary = path.with_added_extension("part");
     create_new(&temporary)
-        .and_then(|mut file| file.write_all(&text))
+        .and_then(|mut file| file.write_all(bytes))
         .map_err(|source| RunError::io(&temporary, source))?;
     fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
 }

@@ -34,6 +34,7 @@ pub use dataset::{DATASET_FILE, write_dataset};
 pub use difference::{Values, flatten, joined, plan_differences};
 pub use directory::{
     DamagedRun, Found, RunDirectory, RunWriter, find_readable_runs, find_runs, read_json, write_json,
+    write_whole,
 };
 pub use manifest::{
     AxisPoint, CaseInfo, CellVerdict, ClockEstimate, Expectation, HostState, Machine, Metric, PLAN_FILE,

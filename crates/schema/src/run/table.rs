@@ -1,6 +1,9 @@
 //! Parquet tables of records. Columns are derived from the record types by serde, so that a field stands once.
 
-use super::bounded::{Bounded, caught};
+use super::{
+    bounded::{Bounded, caught},
+    directory::create_new,
+};
 use crate::record;
 use arrow_array::{RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
@@ -14,7 +17,12 @@ use parquet::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_arrow::schema::{SchemaLike, TracingOptions};
-use std::{fs::File, marker::PhantomData, path::Path, sync::Arc};
+use std::{
+    fs::{self, File},
+    marker::PhantomData,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Rows gathered before a row group is encoded.
 const BATCH_ROWS: usize = 1 << 16;
@@ -73,8 +81,9 @@ pub enum TableError {
     },
 }
 
-/// Writes one table; rows are encoded in batches.
+/// Writes one table; rows are encoded in batches. It has another name until it is whole.
 pub struct TableWriter<T: Table> {
+    path: PathBuf,
     fields: Vec<FieldRef>,
     rows: Vec<T>,
     writer: ArrowWriter<File>,
@@ -82,12 +91,12 @@ pub struct TableWriter<T: Table> {
 }
 
 impl<T: Table> TableWriter<T> {
-    /// Creates the file. An empty table is written too: readers need not guess.
+    /// Begins the table, which stands at `path` once it is finished. An empty one is written too: readers need not guess.
     pub fn create(path: &Path) -> Result<TableWriter<T>, TableError> {
         let fields = Vec::<FieldRef>::from_type::<T>(TracingOptions::default())?;
         let schema = Arc::new(Schema::new(fields.clone()));
-        let writer = ArrowWriter::try_new(File::create(path)?, schema, Some(properties()))?;
-        Ok(TableWriter { fields, rows: Vec::new(), writer, record: PhantomData })
+        let writer = ArrowWriter::try_new(create_new(&unfinished(path))?, schema, Some(properties()))?;
+        Ok(TableWriter { path: path.to_owned(), fields, rows: Vec::new(), writer, record: PhantomData })
     }
 
     /// Appends one row.
@@ -107,9 +116,13 @@ impl<T: Table> TableWriter<T> {
     /// Writes what is left and the footer.
     pub fn finish(mut self) -> Result<(), TableError> {
         self.write_batch()?;
-        self.writer.close()?.file_metadata();
-        Ok(())
+        self.writer.close()?;
+        Ok(fs::rename(unfinished(&self.path), &self.path)?)
     }
+}
+
+fn unfinished(path: &Path) -> PathBuf {
+    path.with_added_extension("part")
 }
 
 pub(super) fn properties() -> WriterProperties {

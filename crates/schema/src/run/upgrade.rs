@@ -1,7 +1,7 @@
 //! Files of earlier schema versions, brought up to date as they are read; newer ones are refused.
 
-use super::RunError;
-use crate::{SCHEMA_VERSION, arrivals::Arrivals};
+use super::{RunError, Table};
+use crate::{SCHEMA_VERSION, arrivals::Arrivals, record::StallSample};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::{fs, path::Path};
@@ -19,8 +19,10 @@ pub enum Kind {
     Capture,
 }
 
-/// Last version whose runs may lack tables of kinds that came later.
+/// Last version whose runs may lack any table that came later.
 const TABLES_MAY_LACK: u32 = 1;
+/// Tables that came while a version stood, each with the last version whose runs may lack it.
+const CAME_WITHIN: [(&str, u32); 1] = [(StallSample::NAME, 3)];
 
 /// One step: from version `index + 1` to the next.
 type Step = fn(Kind, &mut Map<String, Value>);
@@ -69,9 +71,10 @@ fn members<'a>(
     fields.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
-/// Whether a run written under this version may be without a table that exists today.
-pub(super) fn may_lack_tables(version: u32) -> bool {
+/// Whether a run written under this version may be without this table.
+pub(super) fn may_lack<T: Table>(version: u32) -> bool {
     version <= TABLES_MAY_LACK
+        || CAME_WITHIN.iter().any(|(table, last)| *table == T::NAME && version <= *last)
 }
 
 /// Reads one of the versioned files, brought up to [`SCHEMA_VERSION`].

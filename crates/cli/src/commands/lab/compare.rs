@@ -148,8 +148,8 @@ fn beyond(comparison: &Comparison, args: &CompareArgs, share: f64) -> Option<Str
         .map(|(case, figure)| format!("{} of {} in {case}", figure.metric, figure.of))
         .collect();
     let first = beyond.first()?;
-    let (differ, percent) = (beyond.len(), share * 100.0);
-    Some(format!("{differ} of {count} figures differ by more than {percent:.0} %, first {first}"))
+    let (differ, percent) = (beyond.len(), (share * 1e6).round() / 1e4);
+    Some(format!("{differ} of {count} figures differ by more than {percent} %, first {first}"))
 }
 
 /// Which cases have nothing beside them.

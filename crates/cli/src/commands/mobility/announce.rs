@@ -188,7 +188,7 @@ fn plan(args: &Args) -> anyhow::Result<AnnouncePlan> {
         every_us: args.every.as_us(),
         table,
         towards: args.towards.clone(),
-        model: plan.map(|plan| model(&plan, args.model_backward)).unwrap_or_default(),
+        model: plan.map(|plan| model(&plan, args.model_backward)).transpose()?.unwrap_or_default(),
         model_start,
         control: super::socket(args.socket.as_deref(), &args.name),
     })

@@ -236,7 +236,13 @@ impl Args {
     }
 
     fn filter(&self) -> anyhow::Result<Filter> {
-        Ok(self.words.join(" ").parse()?)
+        let filter: Filter = self.words.join(" ").parse()?;
+        if filter.asks_for("cause") {
+            bail!(
+                "'cause' is what 'longfat why' finds out; choose connections by something else, as in 'dport 443'"
+            );
+        }
+        Ok(filter)
     }
 
     fn chosen(&self) -> anyhow::Result<Chosen> {
