@@ -58,6 +58,8 @@ pub struct CaptureReport {
     pub backwards_packets: u64,
     /// By how much at most.
     pub most_backwards_us: f64,
+    /// TCP segments that came too late among those of later times to be put before them.
+    pub unsorted_packets: u64,
     /// Times the clock was set, back or forward.
     pub clock_steps: u64,
     /// The first 64 of them. Times behind one go on as if it had not been.
@@ -464,6 +466,7 @@ impl<P: FnMut(u64)> Intake<P> {
     #[cold]
     fn on_backwards(&mut self, time_ns: i64) {
         if time_ns < self.newest_ns.saturating_sub(LATE_NS) {
+            self.report.unsorted_packets += 1;
             self.hand_on(self.filled);
             self.newest_ns = time_ns;
         }

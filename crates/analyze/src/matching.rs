@@ -15,7 +15,7 @@ use crate::{
     clock::{Clock, ClockStep, Leap, Passed, STEP_NS},
     decode::Decoded,
     flow::{histogram::Histogram, thinned::Thinned},
-    segment::{FlowKey, Segment},
+    segment::{FlowKey, Segment, option},
     segments::Segments,
 };
 use serde::Serialize;
@@ -47,6 +47,8 @@ struct Identity {
     numbers: (u32, u32),
     timestamps: (u32, u32),
     payload_bytes: u32,
+    /// Number of the SACK blocks, where they were kept: duplicate ACKs differ by nothing else.
+    sacks: u32,
     ip_id: u16,
 }
 
@@ -59,6 +61,7 @@ impl Identity {
             numbers: (segment.sequence, segment.acknowledgement),
             timestamps: (segment.ts_value, segment.ts_echo),
             payload_bytes: segment.payload_bytes,
+            sacks: if segment.carries(option::CUT) { 0 } else { segment.sacks_as_one() },
             ip_id: segment.ip_id,
         }
     }

@@ -426,7 +426,7 @@ fn direction(connection: &mut Connection, end: usize, epoch_ns: i64) -> Directio
         offers_sack: half.offer.map(|offer| offer.sack),
         counts,
         active_s,
-        throughput_bps: (active_s > 0.0 && missing != Some(Missing::Data))
+        throughput_bps: (active_s > 0.0 && !matches!(missing, Some(Missing::Data | Missing::Numbering)))
             .then(|| counts.unique_bytes as f64 * 8.0 / active_s),
         retransmissions: counts.resent_segments as f64 / counts.sent_segments.max(1) as f64,
         fast_segments: by(Cause::Fast),

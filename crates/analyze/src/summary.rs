@@ -54,7 +54,11 @@ pub fn text(analysis: &Analysis) -> String {
     }
     let hidden = totals.flows - unopened::summed_up(analysis) - shown.len() as u64;
     if hidden > 0 {
-        let _ = writeln!(text, "\n{hidden} smaller flows are not shown; --json has them");
+        let has = match totals.flows_left_out {
+            0 => "--json has them".to_owned(),
+            left => format!("--json has {} of them (--most-flows)", hidden.saturating_sub(left)),
+        };
+        let _ = writeln!(text, "\n{hidden} smaller flows are not shown; {has}");
     }
     text
 }
@@ -66,15 +70,27 @@ fn capture(capture: &CaptureReport) -> String {
         duration(capture.duration_s),
         capture.tcp_packets
     );
-    let counted = [
+    let several = [
         (capture.truncated_packets, "packets were cut before the end of TCP's header"),
         (capture.fragments, "later IP fragments, whose payload is not counted"),
         (capture.malformed_packets, "packets whose headers contradict themselves"),
-        (capture.backwards_packets, "packets out of the order of their times; sorted"),
+        (
+            capture.backwards_packets.saturating_sub(capture.unsorted_packets),
+            "packets out of the order of their times; sorted",
+        ),
         (capture.damage_count, "places where the files are damaged"),
     ];
-    for (count, what) in counted.iter().filter(|(count, _)| *count > 0) {
+    for (count, what) in several.iter().filter(|(count, _)| *count > 0) {
         let _ = writeln!(text, "  {count} {what}");
+    }
+    if capture.unsorted_packets > 0 {
+        let _ = writeln!(
+            text,
+            "  {} too far out of the order of their times to be sorted (up to {}): times and round trips are not exact; \
+             'reordercap' puts a file in order",
+            counted(capture.unsorted_packets, "packet"),
+            duration(capture.most_backwards_us / 1e6)
+        );
     }
     text += &clock_steps(capture);
     let named = capture.not_looked_into.iter().take(SHOWN_KINDS);
@@ -130,9 +146,10 @@ fn one_flow(flow: &FlowReport) -> String {
         duration(flow.start_s),
         main.throughput_bps.map_or(String::new(), |bps| format!(", {}", rate(bps))),
     );
-    for direction in &flow.directions {
-        text += &lacking(direction);
-    }
+    let mut lacks: Vec<String> = flow.directions.iter().map(lacking).collect();
+    // Of both directions at once.
+    lacks.dedup();
+    text += &lacks.concat();
     let _ = writeln!(text, "  {}", opening(flow));
     let _ = writeln!(text, "  {}", timing(flow));
     let _ = writeln!(text, "  {}", repairs(flow));
@@ -152,6 +169,11 @@ fn lacking(direction: &DirectionReport) -> String {
                 "  one direction is missing: nothing that {} sent is in the capture\n",
                 direction.from
             );
+        }
+        Some(Missing::Numbering) => {
+            return "  two connections have the same ends, as on the two sides of a relay that keeps addresses: capture on \
+                    one side; figures that need the order of numbers are not told\n"
+                .to_owned();
         }
         Some(Missing::Acknowledgements) => format!("the acknowledgements of what {} sent", direction.from),
         Some(Missing::Data) => {

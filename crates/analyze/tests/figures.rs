@@ -852,3 +852,128 @@ fn cases_set_aside_hold_as_well() {
         assert_eq!(found, Vec::<String>::new(), "{transfer:?} {how:?}");
     }
 }
+
+/// Full packets of `size` octets, ten a round trip.
+fn full(text: &mut String, rounds: u32, size: u32) {
+    for round in 0..rounds {
+        for n in 0..10 {
+            let _ = writeln!(text, "+0.1 > A seq {} len {size}", (10 * round + n) * size);
+        }
+        let _ = writeln!(text, "+20 < A ack {} win 65535", 10 * (round + 1) * size);
+    }
+}
+
+#[test]
+fn packets_of_what_the_other_end_takes_are_one_segment_each_where_a_router_lowered_the_own_mss() {
+    let of = |own: u32, peers: u32, size: u32| {
+        let mut text =
+            format!("0 > S win 65535 mss {own}\n+20 < SA win 65535 mss {peers}\n+0.01 > A win 65535\n");
+        full(&mut text, 4, size);
+        let flow = script(&text).flow();
+        let offloads = flow.findings.iter().any(|finding| finding.kind == Kind::Offloads);
+        (flow.directions[0].counts.data_segments, flow.directions[0].counts.oversize_packets, offloads)
+    };
+    assert_eq!(of(1400, 1460, 1460), (40, 0, false));
+    // Nobody sends more than its own interface takes, whatever the other end would.
+    assert_eq!(of(1460, 8960, 2920), (80, 40, true));
+    assert_eq!(of(1460, 1400, 2800), (80, 40, true));
+}
+
+#[test]
+fn a_syn_that_was_sent_again_without_options_is_not_the_one_that_an_answer_with_them_answers() {
+    let mut text = "0 > S win 65535 mss 1460 ws 7 sackok
+        +1000 > S win 65535 mss 1460
+        +5 < SA win 65535 mss 1460 ws 7 sackok
+        +0.01 > A win 500\n"
+        .to_owned();
+    full(&mut text, 2, 1000);
+    let flow = script(&text.replace("win 65535\n", "win 600\n")).flow();
+    assert_eq!((flow.handshake.window_scaling, flow.handshake.sack), (Some(true), Some(true)));
+    assert_eq!(flow.directions[0].most_window_bytes, Some(600 << 7));
+    assert_eq!(flow.directions[0].missing, None);
+}
+
+#[test]
+fn what_comes_behind_the_end_under_other_numbers_is_another_flow() {
+    let half = |base: u32| {
+        let line = |n: u32| {
+            let at = base.wrapping_add(n * 1000);
+            format!("+50 > A seq {at} len 1000 ack 7\n+10 < A seq 7 ack {}\n", at.wrapping_add(1000))
+        };
+        (0..20).map(line).collect::<String>()
+    };
+    let (first, second) = (half(0), half(1_500_000_000));
+    let analysis = script(&format!("{first}+1 > R seq 20000\n+1000 {}", &second[1 + 2..])).analyze();
+    let bytes: Vec<u64> = analysis
+        .flows
+        .iter()
+        .map(|flow| flow.directions.iter().map(|d| d.counts.unique_bytes).sum())
+        .collect();
+    assert_eq!((analysis.totals.flows, bytes), (2, vec![20_000, 20_000]));
+    assert!(analysis.flows.iter().flat_map(|flow| &flow.directions).all(|d| d.counts.unseen_bytes == 0));
+}
+
+#[test]
+fn two_connections_between_the_same_ends_are_no_gigabytes_that_are_lacking() {
+    let mut text = format!("{OPENING}\n");
+    for n in 0..20u32 {
+        for base in [0u32, 1_900_000_000] {
+            let at = base + n * 2000;
+            let _ = writeln!(text, "+1 > A seq {at} len 1000\n+0.1 > A seq {} len 1000", at + 1000);
+            let _ = writeln!(text, "+20 < A ack {} win 14480", at + 2000);
+        }
+    }
+    let [client, _] = &script(&text).flow().directions;
+    assert_eq!(client.missing, Some(Missing::Numbering));
+    assert!(client.counts.renumbered > 10 && client.counts.unseen_bytes < 100_000, "{:?}", client.counts);
+}
+
+#[test]
+fn sends_behind_the_others_payload_are_told_from_those_of_their_own_accord() {
+    let counts = |asked: bool| {
+        let mut text = format!("{OPENING}\n");
+        for n in 0..10 {
+            let ask = if asked {
+                format!("+200 < A seq {} len 10 ack {}\n", n * 10, n * 1000)
+            } else {
+                String::new()
+            };
+            let _ = writeln!(
+                text,
+                "{ask}+200 > A seq {} len 1000\n+20 < A ack {} win 14480",
+                n * 1000,
+                (n + 1) * 1000
+            );
+        }
+        let counts = script(&text).flow().directions[0].counts;
+        (counts.answering_sends, counts.unasked_sends)
+    };
+    assert_eq!((counts(true), counts(false)), ((10, 0), (0, 10)));
+}
+
+#[test]
+fn what_was_outstanding_when_the_capture_began_is_not_lacking() {
+    // A repair: the first packet is sent again, new data goes on above what is outstanding.
+    let mut text = "0 > A seq 0 len 1460\n".to_owned();
+    for n in 0..20 {
+        let _ = writeln!(text, "+0.2 < A ack 0 win 500 sack 1460-{}", 87_600 + n * 1460);
+        let _ = writeln!(text, "+0.2 > A seq {} len 1460", 87_600 + n * 1460);
+    }
+    let _ = writeln!(text, "+20 < A ack 116800 win 500");
+    for n in 0..40 {
+        let _ = writeln!(
+            text,
+            "+1 > A seq {} len 1460\n+20 < A ack {} win 500",
+            116_800 + n * 1460,
+            118_260 + n * 1460
+        );
+    }
+    let [client, _] = &script(&text).flow().directions;
+    assert_eq!((client.missing, client.counts.unseen_bytes), (None, 0));
+    // What is jumped over later is.
+    let later = text.replace("seq 131400 len 1460", "seq 131400 len 0");
+    assert_eq!(script(&later).flow().directions[0].counts.unseen_bytes, 1460);
+    let seen =
+        format!("{OPENING}\n+1 > A seq 0 len 1460\n+1 > A seq 7300 len 1460\n+20 < A ack 8760 win 14480");
+    assert_eq!(script(&seen).flow().directions[0].counts.unseen_bytes, 5_840);
+}

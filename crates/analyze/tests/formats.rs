@@ -148,6 +148,21 @@ fn damage_in_the_middle_is_reported_with_its_offset_and_the_rest_is_read() {
 }
 
 #[test]
+fn zeros_that_were_never_written_are_damage_and_no_packets() {
+    let whole = pcap(100);
+    let at = 24 + 40 * ((whole.len() - 24) / 100);
+    for (from, zeros) in [(whole.len(), 100_000), (at, 4096)] {
+        let mut damaged = whole.clone();
+        damaged.resize(whole.len().max(from + zeros), 0);
+        damaged[from..from + zeros].fill(0);
+        let capture = analyze_bytes(&damaged, Settings::default()).capture;
+        assert_eq!((capture.damage_count, capture.damages[0].offset), (1, from as u64));
+        assert!(capture.damages[0].what.contains("never written"), "{}", capture.damages[0].what);
+        assert!(capture.packets <= 100 && capture.truncated_packets == 0, "{}", capture.packets);
+    }
+}
+
+#[test]
 fn damage_in_pcapng_is_passed_over_too() {
     let mut writer = PcapngWriter::new(Vec::new()).unwrap();
     let interface = writer.interface("eth0", LinkType(1), 96).unwrap();

@@ -335,3 +335,20 @@ proptest! {
         prop_assert_eq!(found.matched_packets, 400 - gone);
     }
 }
+
+#[test]
+fn duplicate_acks_that_differ_by_their_blocks_alone_are_not_taken_for_each_other() {
+    let ack = |number: u32| Tcp::server(flag::ACK, 1, 1).sack(&[(1001, 2001 + number * 1000)]);
+    let place = |first: u32| {
+        let mut trace = Trace::default();
+        for number in first..24 {
+            trace.push(i64::from(number) * 10 * MS, ack(number));
+        }
+        trace
+    };
+    // The first is lost between; the path takes no time.
+    let found = matched(&[place(0), place(1)]);
+    assert_eq!(found.matched_packets, 23);
+    let ways = || found.flows.iter().flat_map(|flow| &flow.directions);
+    assert!(ways().all(|way| way.delay_above_least_us[3] == 0.0), "{:?}", found.flows);
+}

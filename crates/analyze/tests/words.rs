@@ -788,3 +788,57 @@ fn a_capture_begun_in_the_middle_accuses_no_sender() {
         assert_eq!(find(&stamped, Kind::SenderIdle), None, "{place}");
     }
 }
+
+#[test]
+fn a_capture_without_a_flow_meets_no_expectation_of_flows() {
+    let nothing = script("").analyze();
+    for text in ["retransmissions < 1%", "spurious == 0", "timeouts == 0", "zero_windows == 0", "losses == 0"]
+    {
+        let judged = text.parse::<Expect>().unwrap().judge(&nothing);
+        assert!(!judged.met, "{text}");
+        assert!(text.parse::<Expect>().unwrap().judge(&opened("+1 > A len 9").analyze()).met, "{text}");
+    }
+    assert!("flows == 0".parse::<Expect>().unwrap().judge(&nothing).met);
+}
+
+#[test]
+fn what_was_not_sorted_is_not_called_sorted() {
+    let early = Tcp::client(flag::ACK, 1, 1).payload(100);
+    let mut trace = opened("+1 > A len 100\n+1 < A ack 100");
+    let last_ns = trace.packets.last().unwrap().0;
+    trace.push(last_ns - 100 * MS, early);
+    let analysis = trace.analyze();
+    assert_eq!((analysis.capture.backwards_packets, analysis.capture.unsorted_packets), (1, 1));
+    let said = summary::text(&analysis);
+    assert!(said.contains("1 packet too far out of the order") && !said.contains("; sorted"), "{said}");
+    trace.packets.last_mut().unwrap().0 = last_ns - 5 * MS;
+    let said = summary::text(&trace.analyze());
+    assert!(said.contains("1 packets out of the order of their times; sorted"), "{said}");
+}
+
+#[test]
+fn flows_that_are_left_out_are_not_said_to_be_in_the_json() {
+    let mut trace = Trace::default();
+    for port in 0..30 {
+        let start_ns = i64::from(port) * 100 * MS;
+        let packet = Tcp { ports: (40_000 + port, 5001), ..Tcp::client(flag::ACK, 1, 1).payload(100) };
+        trace.push(start_ns, packet);
+    }
+    let settings = Settings { most_flows: 15, ..Settings::default() };
+    let said = summary::text(&analyze_bytes(&trace.pcap(), settings));
+    assert!(said.contains("20 smaller flows are not shown; --json has 5 of them (--most-flows)"), "{said}");
+    assert!(summary::text(&trace.analyze()).contains("20 smaller flows are not shown; --json has them"));
+}
+
+#[test]
+fn a_bundle_that_is_sent_in_vain_is_no_packet_that_is_too_large() {
+    let mut text = String::new();
+    for n in 0..10 {
+        text += &format!("+1 > A seq {} len 1460\n+20 < A ack {} win 500\n", n * 1460, (n + 1) * 1460);
+    }
+    text += "+1 > A seq 14600 len 2920\n";
+    (0..7).for_each(|n| text += &format!("+{} > A seq 14600 len 2920\n", 200 << n));
+    let trace = opened(&text);
+    assert_eq!(find(&trace, Kind::MtuTrouble), None);
+    assert!(find(&trace, Kind::ConnectionDied).is_some());
+}

@@ -47,7 +47,7 @@ impl Limits {
     }
 }
 
-/// So many files, and as many as an ordinary result may have in any case.
+/// How many files a pack may have: so many, and as many as an ordinary result in any case.
 fn files_of(count: u64) -> usize {
     count.max(250_000) as usize
 }

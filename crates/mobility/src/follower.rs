@@ -121,7 +121,7 @@ struct Tracked {
 struct Departed {
     own_cc: Option<CcName>,
     bounded: bool,
-    /// It cannot be given back now: not tried again before the end.
+    /// Whether nothing can be given back now: that is not tried again before the end.
     refused: bool,
     /// The last link.
     link: Name,

@@ -3,6 +3,7 @@
 use crate::{
     cause::{Basis, Cause},
     course::Stretch,
+    judge::NEARLY_UNSCALED_BYTES,
     price,
     verdict::{Assumed, Figures, Share, Verdict},
 };
@@ -158,8 +159,9 @@ fn of_application(flow: &FlowReport, direction: &DirectionReport, found: &[&Find
         .filter(|other| other.from != direction.from)
         .map(|other| other.counts.unique_bytes)
         .sum();
-    // As of living connections: what comes back in plenty is answers.
-    if back * 100 > direction.counts.unique_bytes {
+    // As of living connections: what comes back in plenty is answers, where it comes before what is sent.
+    let answers = direction.counts.answering_sends >= direction.counts.unasked_sends;
+    if answers && back * 100 > direction.counts.unique_bytes {
         return (Cause::AnswerAwaited, format!("both ends send, {back} bytes come back"));
     }
     (Cause::ProgramIdle, "nothing is sent although both windows have room".to_owned())
@@ -169,7 +171,8 @@ fn of_application(flow: &FlowReport, direction: &DirectionReport, found: &[&Find
 const CLOSED: f64 = 0.2;
 
 fn of_window(flow: &FlowReport, direction: &DirectionReport, found: &[&Finding]) -> (Cause, String) {
-    if flow.handshake.window_scaling == Some(false) {
+    let fills = direction.most_window_bytes.is_some_and(|most| most >= NEARLY_UNSCALED_BYTES);
+    if flow.handshake.window_scaling == Some(false) && fills {
         return (Cause::WindowScaling, "the SYNs agreed on no scale".to_owned());
     }
     // A small window closes now and then, too: it is the reader's doing where it is closed for a good part of the time.
@@ -187,6 +190,10 @@ fn of_congestion(found: &[&Finding]) -> (Cause, String) {
         Kind::EcnMarks,
         Kind::Losses,
         Kind::LfpSyndrome,
+        Kind::SackMissing,
+        Kind::PathChange,
+        Kind::AckCompression,
+        Kind::ReceiverTicks,
     ];
     first(found, &kinds).unwrap_or((Cause::Unknown, "the congestion window or the send buffer".to_owned()))
 }
@@ -201,6 +208,7 @@ fn of_recovery(found: &[&Finding]) -> (Cause, String) {
         Kind::SpuriousRetransmissions,
         Kind::Bufferbloat,
         Kind::Losses,
+        Kind::SackMissing,
     ];
     first(found, &kinds).unwrap_or((Cause::AfterLoss, "losses are repaired".to_owned()))
 }

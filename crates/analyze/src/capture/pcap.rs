@@ -157,10 +157,12 @@ impl Pcap {
         Header { captured: header.original, original: header.captured, ..header }
     }
 
-    /// A fraction of a second and more only adds to the time, if the rest of the record makes sense.
+    /// A fraction of a second and more only adds to the time, if the rest of the record makes sense. No packet has no
+    /// octets: zeros are what was never written.
     #[inline]
     fn possible(&self, header: &Header) -> bool {
         header.captured <= self.most_bytes
+            && (header.captured | header.original) != 0
             && (self.fraction_ns(header) < 1_000_000_000
                 || header.captured <= header.original
                     && header.captured <= self.snap_bytes
@@ -169,9 +171,10 @@ impl Pcap {
 
     #[cold]
     fn wrong(&self, captured: u32, fraction: u32) -> String {
-        match captured > self.most_bytes {
-            true => format!("a record claims {captured} octets"),
-            false => format!("a record's time has a fraction of {fraction}"),
+        match captured {
+            _ if captured > self.most_bytes => format!("a record claims {captured} octets"),
+            0 if fraction == 0 => "a record holds nothing, as what was never written".to_owned(),
+            _ => format!("a record's time has a fraction of {fraction}"),
         }
     }
 

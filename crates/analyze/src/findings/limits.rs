@@ -144,7 +144,7 @@ pub fn receiver_stalls(basis: &Basis) -> Option<Finding> {
 }
 
 /// Waits from which on delayed acknowledgements are worth a word.
-const NAGLE_WAITS: u64 = 3;
+const NAGLE_WAITS: u32 = 3;
 
 /// Small writes that wait for a delayed acknowledgement (RFC 896 and RFC 1122, 4.2.3.2).
 pub fn nagle(basis: &Basis) -> Option<Finding> {
@@ -157,7 +157,7 @@ pub fn nagle(basis: &Basis) -> Option<Finding> {
 }
 
 /// Packets that fill tiny windows from which on that is worth a word: number, and share of all.
-const SILLY_PACKETS: u64 = 10;
+const SILLY_PACKETS: u32 = 10;
 const SILLY_SHARE: f64 = 0.1;
 
 /// The receiver opens its window by less than a segment each time (RFC 1122, 4.2.3.3).

@@ -144,7 +144,9 @@ pub fn mtu_trouble(basis: &Basis) -> Option<Finding> {
     let stuck = half.stubborn.filter(|stubborn| {
         let is_full =
             stubborn.bytes > LEAST_MTU && f64::from(stubborn.bytes) >= 0.9 * f64::from(half.full_bytes);
-        let never_passed = !stubborn.passed && stubborn.bytes > half.largest_acked_bytes;
+        // A bundle is as large on the path as its segments are.
+        let on_path = if half.mss_bytes > 0 { stubborn.bytes.min(half.mss_bytes) } else { stubborn.bytes };
+        let never_passed = !stubborn.passed && on_path > half.largest_acked_bytes;
         // Where nothing but the SYN ever passed, and nothing comes any more, the peer may as well be gone.
         let smaller_pass = half.largest_acked_bytes > 1 || half.last_heard_ns() > stubborn.since_ns;
         stubborn.times >= STUBBORN_TIMES && is_full && never_passed && smaller_pass

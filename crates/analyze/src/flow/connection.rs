@@ -209,10 +209,18 @@ impl Connection {
         }
     }
 
-    /// Whether this segment opens another connection between the same ends.
+    /// Whether this segment is of another connection between the same ends.
     #[inline]
     pub fn is_reopened_by(&self, segment: &Segment) -> bool {
         segment.has(flag::SYN) && self.is_opened_anew_by(segment)
+            || self.is_closed() && self.goes_elsewhere(segment)
+    }
+
+    /// Whether this segment, behind the end, carries data under numbers of which the connection had none near.
+    #[cold]
+    fn goes_elsewhere(&self, segment: &Segment) -> bool {
+        let is_data = segment.payload_bytes > 0 && segment.has(flag::ACK) && !segment.has(flag::RST);
+        is_data && !self.is_damaged(segment) && !self.goes_on_with(segment)
     }
 
     #[cold]
@@ -479,11 +487,29 @@ impl Connection {
             self.handshake.simultaneous |=
                 self.syn_sequence[1 - end].is_some() && self.handshake.syn_ack_ns.is_none();
         }
+        if segment.has(flag::ACK) {
+            self.offer_that_is_answered(1 - end, offer);
+        }
         if let [Some(low), Some(high)] = [self.halves[0].offer, self.halves[1].offer]
             && !low.is_cut
             && !high.is_cut
         {
             self.agree(low, high);
+        }
+    }
+
+    /// An answer has no option but those of the SYN that it answers: one that was sent again without them is not the
+    /// one (RFC 7323, 1.3 and 3.2; RFC 2018, 2).
+    fn offer_that_is_answered(&mut self, asker: usize, answer: Offer) {
+        let half = &mut self.halves[asker];
+        let [Some(last), Some(first)] = [half.offer, half.first_offer] else { return };
+        let is_answered = |asked: &Offer| {
+            (asked.window_scale.is_some() || answer.window_scale.is_none())
+                && (asked.sack || !answer.sack)
+                && (asked.timestamps || !answer.timestamps)
+        };
+        if !is_answered(&last) && is_answered(&first) {
+            half.offer = Some(first);
         }
     }
 
@@ -511,8 +537,9 @@ impl Connection {
         });
         // RFC 6691: options shorten what an MSS allows.
         let options = if low.timestamps && high.timestamps { 12 } else { 0 };
-        for half in &mut self.halves {
-            half.agree(mss(low).min(mss(high)).saturating_sub(options).max(1));
+        let least = mss(low).min(mss(high)).saturating_sub(options).max(1);
+        for (half, peers) in self.halves.iter_mut().zip([high, low]) {
+            half.agree(least, (mss(peers).saturating_sub(options).max(1)) as u16);
             half.sack = low.sack && high.sack;
             half.most_window_bytes = half.most_window_bytes.filter(|most| is_window_known(*most));
         }

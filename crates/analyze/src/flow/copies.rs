@@ -242,19 +242,11 @@ impl Said {
             acknowledgement: segment.acknowledgement,
             ts_value: segment.ts_value,
             ts_echo: segment.ts_echo,
-            sacks: if segment.sack_count > 0 { sum_of_sacks(segment) } else { 0 },
+            sacks: segment.sacks_as_one(),
             flags: segment.flags,
             window: segment.window,
         }
     }
-}
-
-/// One number for all blocks.
-#[cold]
-fn sum_of_sacks(segment: &Segment) -> u32 {
-    let count = usize::from(segment.sack_count).min(segment.sack.len());
-    let numbers = segment.sack[..count].iter().flat_map(|(left, right)| [left, right]);
-    numbers.fold(1, |sum: u32, number| sum.rotate_left(5).wrapping_add(*number).wrapping_mul(0x9e37_79b1))
 }
 
 /// A packet without sequence numbers.

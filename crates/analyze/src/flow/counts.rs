@@ -76,13 +76,13 @@ pub struct Counts {
     pub zero_windows: u64,
     /// Small packets that waited for the acknowledgement of the small one before, which the receiver delayed; and how
     /// long.
-    pub nagle_waits: u64,
+    pub nagle_waits: u32,
     /// Nanoseconds of that.
     pub nagle_ns: i64,
     /// Packets smaller than a segment that fill a window smaller than one.
-    pub silly_packets: u64,
+    pub silly_packets: u32,
     /// Packets that this end sent behind its own reset; no end does, so that the reset is not its.
-    pub after_reset: u64,
+    pub after_reset: u32,
     /// Keep-alives.
     pub keep_alives: u64,
     /// Probes of a closed window.
@@ -91,6 +91,12 @@ pub struct Counts {
     pub new_data_probes: u64,
     /// Packets, and acknowledgements got, whose numbers lie outside any window: they move nothing.
     pub foreign_packets: u64,
+    /// Times its numbers went back by more than any window: two connections between the same ends are in the capture.
+    pub renumbered: u32,
+    /// Sends with nothing outstanding that came behind payload of the other end, as answers do.
+    pub answering_sends: u32,
+    /// Other sends with nothing outstanding.
+    pub unasked_sends: u32,
     /// Packets with payload beyond the window that was known to be offered: the capture lacks acknowledgements.
     pub beyond_window: u64,
     /// Packets that carry payload, a SYN or a FIN, in segments.

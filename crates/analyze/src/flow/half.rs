@@ -24,6 +24,8 @@ const LEAST_DELAYED_NS: i64 = 30_000_000;
 const MOST_DELAYED_NS: i64 = 250_000_000;
 /// What is sent that soon behind an acknowledgement waited for it.
 const AT_ONCE_NS: i64 = 2_000_000;
+/// No window is larger (RFC 7323, 2.3).
+const MOST_WINDOW_BYTES: u64 = 1 << 30;
 /// Without a known MSS, larger packets may be offloads', and this much is a full segment.
 const USUAL_SEGMENT: u32 = 1_448;
 /// Every path passes packets with so much (RFC 9293, 3.7.1): smaller ones are full where the MSS is smaller.
@@ -96,6 +98,8 @@ pub struct Half {
     pub is_placed: bool,
     /// Segment size in use, once the handshake told.
     pub mss_bytes: u32,
+    /// What the other end offers to take, where that is more.
+    peers_mss_bytes: u16,
     /// Both ends allow SACK.
     pub sack: bool,
     /// How this end tells of marks.
@@ -175,6 +179,7 @@ impl Half {
             lag_ns: 0,
             is_placed: false,
             mss_bytes: 0,
+            peers_mss_bytes: 0,
             sack: true,
             marks: Marks::default(),
             opens: false,
@@ -232,9 +237,9 @@ impl Half {
         );
     }
 
-    /// Segments are to be of this size.
-    pub fn agree(&mut self, mss_bytes: u32) {
-        self.mss_bytes = mss_bytes;
+    /// Segments are to be of this size; the other end would take such.
+    pub fn agree(&mut self, mss_bytes: u32, peers_mss_bytes: u16) {
+        (self.mss_bytes, self.peers_mss_bytes) = (mss_bytes, peers_mss_bytes);
         self.judge_full();
     }
 
@@ -411,7 +416,11 @@ impl Half {
         };
         self.counts.foreign_packets -= 1;
         let bytes = before.end - before.start;
-        self.counts.unseen_bytes += before.start.saturating_sub(self.space.next) + bytes;
+        if before.start + MOST_WINDOW_BYTES < self.space.next {
+            self.counts.renumbered += 1;
+        } else {
+            self.counts.unseen_bytes += before.start.saturating_sub(self.space.next) + bytes;
+        }
         self.jump_to(before.start);
         self.space.next = before.end;
         true
@@ -446,7 +455,7 @@ impl Half {
                 self.take_probed(start);
             }
             if start > self.space.next {
-                self.space.open_hole(segment, start);
+                self.space.open_hole(segment, start, self.is_at_the_beginning());
             }
             self.on_new(segment, start, end, payload);
         } else {
@@ -484,7 +493,7 @@ impl Half {
         if segment.ecn != 0 {
             self.counts.ect_packets += 1;
         }
-        if payload > self.mss_bytes && self.mss_bytes > 0 {
+        if payload > self.mss_bytes && self.mss_bytes > 0 && !self.is_one_segment(payload) {
             let more = self.segments_of(u64::from(payload)) - 1;
             self.counts.data_segments += more;
             self.counts.oversize_packets += 1;
@@ -503,6 +512,22 @@ impl Half {
         }
     }
 
+    /// Both ends' offers are thought to bound a segment, as no interface sends more than its own end takes. Where a
+    /// router has lowered one of the two, packets come one behind the other that are exactly of the other's size: segments, no
+    /// bundles.
+    #[cold]
+    fn is_one_segment(&mut self, payload: u32) -> bool {
+        if payload != u32::from(self.peers_mss_bytes) || payload != self.last_payload {
+            return false;
+        }
+        // The one before was taken for a bundle.
+        let more = self.segments_of(u64::from(payload)) - 1;
+        self.counts.data_segments = self.counts.data_segments.saturating_sub(more);
+        self.counts.oversize_packets = self.counts.oversize_packets.saturating_sub(1);
+        self.agree(payload, self.peers_mss_bytes);
+        true
+    }
+
     #[inline]
     fn on_new(&mut self, segment: &Segment, start: u64, end: u64, payload: u32) {
         let now = segment.time_ns;
@@ -518,7 +543,7 @@ impl Half {
         }
         // Half a segment (RFC 1122, 4.2.3.4): options and scales take a little from full ones.
         if 2 * u64::from(payload) < u64::from(self.mss_bytes) && end == self.space.edge_seen {
-            self.counts.silly_packets += u64::from(payload > 0);
+            self.counts.silly_packets += u32::from(payload > 0);
         }
         self.space.next = end;
         self.last_payload = payload;
@@ -557,7 +582,13 @@ impl Half {
     /// packet, and that came late for this path, Nagle's rule held it back and the receiver's delayed acknowledgement
     /// kept it so.
     fn on_waited(&mut self, now: i64, payload: u32) {
-        let is_small = !std::mem::take(&mut self.is_asked)
+        let is_asked = std::mem::take(&mut self.is_asked);
+        match is_asked {
+            _ if payload == 0 => {}
+            true => self.counts.answering_sends += 1,
+            false => self.counts.unasked_sends += 1,
+        }
+        let is_small = !is_asked
             && self.last_payload > 0
             && self.last_payload < self.mss_bytes
             && payload < self.mss_bytes;
@@ -622,7 +653,7 @@ impl Half {
     /// Octets that had been jumped over, and what that was.
     fn fill_holes(&mut self, segment: &Segment, start: u64, end: u64) -> u64 {
         let Some((hole, bytes)) = self.space.fill_hole(start, end, segment.time_ns) else { return 0 };
-        if hole.is_acknowledged {
+        if hole.is_acknowledged && !hole.is_before {
             // Only recorded behind its acknowledgement.
             self.counts.unseen_bytes = self.counts.unseen_bytes.saturating_sub(bytes);
             return bytes + self.fill_holes(segment, start, end);
@@ -871,6 +902,13 @@ impl Half {
         self.space.next += probed;
     }
 
+    /// Whether the capture began in mid-stream and nothing new was acknowledged since: what was jumped over was
+    /// outstanding then. A packet without payload would have told up to where this end had sent.
+    fn is_at_the_beginning(&self) -> bool {
+        let counts = &self.counts;
+        self.offer.is_none() && counts.acks == 0 && counts.packets == counts.data_packets
+    }
+
     /// Acknowledged, but never seen.
     #[cold]
     fn unseen(&mut self, ack: u64, now: i64, is_first: bool) {
@@ -882,9 +920,9 @@ impl Half {
         if ack == self.space.next + 1 && is_first && self.data_ns.is_none() && self.bare_segments == 0 {
             // The first answer tells that what asked for it had the number before the next one: a keep-alive.
             self.on_probe();
-            self.space.acknowledged_unseen(ack, now);
+            self.space.acknowledged_unseen(ack, now, false);
         } else if ack > self.space.next {
-            self.counts.unseen_bytes += self.space.acknowledged_unseen(ack, now);
+            self.counts.unseen_bytes += self.space.acknowledged_unseen(ack, now, self.is_at_the_beginning());
         }
     }
 
@@ -1071,6 +1109,10 @@ impl Half {
 
     /// Ends what is not over.
     pub fn finish(&mut self, now_ns: i64) {
+        if self.counts.renumbered > 0 {
+            // What its numbers leapt over was another connection's way to its own.
+            self.counts.unseen_bytes = 0;
+        }
         // What nearly every packet would add to is summed up here.
         self.counts.packets += self.counts.duplicate_packets;
         self.counts.data_segments += self.counts.data_packets;

@@ -36,6 +36,8 @@ pub enum Missing {
     Acknowledgements,
     /// A good part of what it sent: the capture was filtered, or lost packets.
     Data,
+    /// Which of its packets are whose: two connections have the same ends.
+    Numbering,
 }
 
 /// What of a direction the capture lacks.
@@ -53,6 +55,7 @@ pub fn missing(connection: &Connection, end: usize) -> Option<Missing> {
         {
             Some(Missing::Direction)
         }
+        () if counts.renumbered > 0 || peer.counts.renumbered > 0 => Some(Missing::Numbering),
         () if is_unanswered || is_beyond => Some(Missing::Acknowledgements),
         () if counts.unseen_bytes > LACKING_BYTES && counts.unseen_bytes * LACKING_SHARE > all => {
             Some(Missing::Data)

@@ -57,6 +57,8 @@ pub struct Hole {
     pub ip_id: u16,
     /// Whether the segment is acknowledged, since `since_ns`.
     pub is_acknowledged: bool,
+    /// Whether it was sent before the capture began, as far as can be told.
+    pub is_before: bool,
 }
 
 /// A packet whose number lies outside any window, until another one behind it shows that the connection goes on there.
@@ -244,8 +246,8 @@ impl SequenceSpace {
         }
     }
 
-    /// A segment begins above what is known.
-    pub fn open_hole(&mut self, segment: &Segment, start: u64) {
+    /// A segment begins above what is known; `is_before`: [`Hole::is_before`].
+    pub fn open_hole(&mut self, segment: &Segment, start: u64, is_before: bool) {
         let ts_value = segment.carries(option::TIMESTAMPS).then_some(segment.ts_value);
         let (since_ns, ip_id) = (segment.time_ns, segment.ip_id);
         self.keep_hole(Hole {
@@ -255,11 +257,13 @@ impl SequenceSpace {
             ts_value,
             ip_id,
             is_acknowledged: false,
+            is_before,
         });
     }
 
-    /// What lies below `ack` is acknowledged and was not seen; it may only be recorded late. Gives back its octets.
-    pub fn acknowledged_unseen(&mut self, ack: u64, now_ns: i64) -> u64 {
+    /// What lies below `ack` is acknowledged and was not seen; it may only be recorded late. Gives back its octets that
+    /// the capture lacks; `is_before`: [`Hole::is_before`].
+    pub fn acknowledged_unseen(&mut self, ack: u64, now_ns: i64, is_before: bool) -> u64 {
         let start = self.next;
         self.next = ack;
         self.holes.retain(|hole| !hole.is_acknowledged || now_ns - hole.since_ns <= RECORDED_LATE_NS);
@@ -270,8 +274,9 @@ impl SequenceSpace {
             ts_value: None,
             ip_id: 0,
             is_acknowledged: true,
+            is_before,
         });
-        ack - start
+        if is_before { 0 } else { ack - start }
     }
 
     fn keep_hole(&mut self, hole: Hole) {
@@ -374,7 +379,7 @@ impl SequenceSpace {
                 return now_ns - hole.since_ns <= RECORDED_LATE_NS;
             }
             if hole.end <= ack {
-                unseen_bytes += hole.end - hole.start;
+                unseen_bytes += if hole.is_before { 0 } else { hole.end - hole.start };
                 (hole.is_acknowledged, hole.since_ns) = (true, now_ns);
             }
             true

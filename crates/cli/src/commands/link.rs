@@ -46,8 +46,8 @@ Examples:
   longfat link run --rate 20Mbit --backward-rate 2Mbit --delay 30ms \\
       --loss 0.001 --aqm codel --ecn
 
-  # The path of a file (TOML as in an experiment's [[links]], or JSON), with the
-  # queue sampled every millisecond:
+  # The path of a file (TOML: the keys of an experiment's [links.NAME], without
+  # 'between'; or JSON), with the queue sampled every millisecond:
   longfat link run --plan path.toml --samples path.jsonl -- \\
       sh -c 'curl -o /dev/null http://$LONGFAT_HOST/'
 

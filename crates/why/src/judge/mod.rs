@@ -45,6 +45,9 @@ pub fn judge(looks: &[Look], assumed: &Assumed) -> Option<Verdict> {
     Some(Verdict { elapsed_us: watch.elapsed_us, causes: found, figures: watch.figures })
 }
 
+/// Without a scale a window ends at 64 KiB. One that never comes near that is held small by something else.
+pub(crate) const NEARLY_UNSCALED_BYTES: u64 = 48 << 10;
+
 /// Why a connection does not send faster, as far as one look can tell.
 pub fn at_once(look: &Look) -> Cause {
     let info = &look.info;
@@ -58,7 +61,12 @@ pub fn at_once(look: &Look) -> Cause {
         Hold::Answer => Cause::AnswerAwaited,
         Hold::Receiving => Cause::OtherEndSends,
         Hold::Nagle => Cause::Nagle,
-        Hold::Window if info.options & OPTION_WINDOW_SCALE == 0 => Cause::WindowScaling,
+        Hold::Window
+            if info.options & OPTION_WINDOW_SCALE == 0
+                && u64::from(info.snd_wnd_bytes) >= NEARLY_UNSCALED_BYTES =>
+        {
+            Cause::WindowScaling
+        }
         Hold::Window => Cause::ReceiveWindow,
         Hold::Buffer => Cause::SendBuffer,
         Hold::SlowStart => Cause::SlowStart,
@@ -244,6 +252,40 @@ mod tests {
         assert_eq!(first(&behind_a_window(70, false), None).cause, Cause::SlowReader);
         assert_eq!(first(&behind_a_window(70, true), None).cause, Cause::ReceiveWindow);
         assert_eq!(first(&behind_a_window(30, false), None).cause, Cause::ReceiveWindow);
+    }
+
+    #[test]
+    fn a_window_without_a_scale_is_to_blame_where_it_comes_near_what_it_could_be_and_a_small_one_is_not() {
+        let cause = |window_bytes: u32| {
+            let mut looks = behind_a_window(60, false);
+            for look in &mut looks {
+                (look.info.options, look.info.snd_wnd_bytes) = (0, window_bytes);
+                look.info.unacked_segments = window_bytes / 1448;
+            }
+            (first(&looks, None).cause, at_once(&looks[19]))
+        };
+        assert_eq!(cause(65_535), (Cause::WindowScaling, Cause::WindowScaling));
+        assert_eq!(cause(8_192), (Cause::SlowReader, Cause::ReceiveWindow));
+    }
+
+    #[test]
+    fn looks_of_a_file_whose_times_go_backwards_are_judged() {
+        let look = |time_us: u64, segs_in: u32| {
+            let info = TcpInfo {
+                state: 1,
+                ca_state: 4,
+                backoff: 4,
+                unacked_segments: 1,
+                retransmits: 4,
+                segs_in,
+                busy_us: time_us,
+                snd_mss_bytes: 1448,
+                ..TcpInfo::default()
+            };
+            Look { time_us, info, ..Look::default() }
+        };
+        let looks = [look(0, 1), look(100_000, 1), look(50_000, 0), look(40_000, 0)];
+        assert!(judge(&looks, &Assumed { path_rate: None }).is_some());
     }
 
     #[test]

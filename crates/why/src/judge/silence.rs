@@ -46,7 +46,8 @@ impl Watch<'_> {
         let last = self.last();
         let is_tried_in_vain = last.info.backoff >= IN_A_ROW && last.info.unacked_segments > 0;
         let first_silent = self.looks.iter().find(|look| look.info.segs_in == last.info.segs_in)?;
-        let silent_us = last.time_us - first_silent.time_us;
+        // Figures of a file may go backwards.
+        let silent_us = last.time_us.saturating_sub(first_silent.time_us);
         (is_tried_in_vain && 2 * silent_us > self.spent[Hold::Timeout as usize]).then_some(silent_us)
     }
 

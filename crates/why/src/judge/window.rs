@@ -1,6 +1,6 @@
 //! The receiver's window: not scaled, small, or of a program that reads slowly.
 
-use super::{Watch, Why, inferred, kernel};
+use super::{NEARLY_UNSCALED_BYTES, Watch, Why, inferred, kernel};
 use crate::{
     cause::Cause,
     divide::Look,
@@ -43,7 +43,8 @@ impl Watch<'_> {
     /// The receiver's window stays the same where its buffer is small, and comes and goes where its program is slow.
     pub(super) fn of_window(&self) -> Why {
         let info = &self.last().info;
-        if info.options & OPTION_WINDOW_SCALE == 0 {
+        let fills = u64::from(self.figures.window_bytes) >= NEARLY_UNSCALED_BYTES;
+        if info.options & OPTION_WINDOW_SCALE == 0 && fills {
             return kernel(
                 Cause::WindowScaling,
                 format!("window {}, no scale agreed on", size(self.figures.window_bytes)),

@@ -10,6 +10,8 @@ use longfat_analyze::{
     Settings,
     analysis::{Analysis, analyze},
     files::source,
+    report::FlowReport,
+    words::counted,
 };
 use longfat_why::{
     capture::{Direction, of_flow},
@@ -48,9 +50,15 @@ fn directions(analysis: &Analysis, args: &Args) -> Vec<Direction> {
 
 fn text(found: &[Direction], analysis: &Analysis) -> String {
     if found.is_empty() {
-        let flows = analysis.totals.flows;
+        let lacks = |flow: &&FlowReport| flow.directions.iter().any(|direction| direction.missing.is_some());
+        let (flows, lacking) = (analysis.totals.flows, analysis.flows.iter().filter(lacks).count());
+        let lacking = match lacking {
+            0 => String::new(),
+            some => format!(" Of {some} the capture lacks a direction, acknowledgements or data."),
+        };
         return format!(
-            "{flows} flows, none of which carries enough to say what holds it ('longfat analyze' shows all).\n"
+            "{}, none of which carries enough to say what holds it.{lacking} 'longfat analyze' shows all.\n",
+            counted(flows, "flow")
         );
     }
     let parts: Vec<String> = found.iter().take(TOLD).map(of_one).collect();
