@@ -12,7 +12,8 @@ use longfat_analyze::{
 
 fuzz_target!(|packets: Vec<(u32, Vec<u8>)>| {
     let mut writer = PcapWriter::new(Vec::new(), LinkType(101), 65_535).expect("memory takes it");
-    let mut time_ns = 0;
+    // At a time that is: a header of zeros is none.
+    let mut time_ns = 1_000_000_000;
     for (gap_us, data) in &packets {
         time_ns += i64::from(*gap_us) * 1000;
         writer.packet(time_ns, data.len() as u32, data).expect("memory takes it");

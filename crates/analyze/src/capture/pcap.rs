@@ -157,12 +157,12 @@ impl Pcap {
         Header { captured: header.original, original: header.captured, ..header }
     }
 
-    /// A fraction of a second and more only adds to the time, if the rest of the record makes sense. No packet has no
-    /// octets: zeros are what was never written.
+    /// A fraction of a second and more only adds to the time, if the rest of the record makes sense. A header of zeros
+    /// was never written.
     #[inline]
     fn possible(&self, header: &Header) -> bool {
         header.captured <= self.most_bytes
-            && (header.captured | header.original) != 0
+            && (header.captured | header.original | header.fraction != 0 || header.seconds != 0)
             && (self.fraction_ns(header) < 1_000_000_000
                 || header.captured <= header.original
                     && header.captured <= self.snap_bytes
@@ -173,7 +173,7 @@ impl Pcap {
     fn wrong(&self, captured: u32, fraction: u32) -> String {
         match captured {
             _ if captured > self.most_bytes => format!("a record claims {captured} octets"),
-            0 if fraction == 0 => "a record holds nothing, as what was never written".to_owned(),
+            0 if fraction == 0 => "a record's header is all zeros: it was never written".to_owned(),
             _ => format!("a record's time has a fraction of {fraction}"),
         }
     }
