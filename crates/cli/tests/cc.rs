@@ -70,6 +70,7 @@ fn what_is_loaded_outlives_the_command_is_listed_with_its_users_and_goes_when_un
     assert!(pids.contains(&&user.id().into()), "{loaded}");
     assert!(loaded["sockets"].as_u64().unwrap() >= 1);
     a_relay_that_starts_keeps_its_tunables();
+    what_is_pinned_elsewhere_is_not_said_to_be_held();
     let output = run(&["unload", "lf_reno"]);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(said.contains("'lf_reno' is unloaded") && said.contains("until they close"), "{said}");
@@ -78,6 +79,16 @@ fn what_is_loaded_outlives_the_command_is_listed_with_its_users_and_goes_when_un
     let (code, error) = code_and_error(&run(&["unload", "reno"]));
     assert_eq!(code, Some(2));
     assert!(error.contains("'lf_reno' is not loaded"), "{error}");
+}
+
+/// As under `ip netns exec`, which mounts another /sys.
+fn what_is_pinned_elsewhere_is_not_said_to_be_held() {
+    let list = format!("mount -t tmpfs t /sys/fs/bpf && '{}' cc list --json", env!("CARGO_BIN_EXE_longfat"));
+    let output = Command::new("unshare").args(["-m", "--", "sh", "-c", &list]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let entries: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let entry = entries.iter().find(|entry| entry["name"] == "lf_reno").unwrap();
+    assert_eq!(entry["presence"], "unseen", "{entry}");
 }
 
 fn a_relay_that_starts_keeps_its_tunables() {

@@ -31,12 +31,17 @@ pub fn prepare() -> Result<()> {
 /// Refuses where what is pinned would be seen by this process alone, and be gone with it: with a mount namespace that
 /// is not that of those who started it, and no BPF file system in it.
 pub fn refuse_own_mounts() -> Result<()> {
+    if hides_pins() { Err(Error::OwnMounts) } else { Ok(()) }
+}
+
+/// Whether this process does not see what its host has pinned: see [`refuse_own_mounts`].
+pub fn hides_pins() -> bool {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let own = of("thread-self");
     let ancestors = std::iter::successors(Some(std::process::id() as i32), |pid| lease::parent(*pid));
     // Those of other users, and PID 1, may not be looked at.
     let is_apart = ancestors.filter_map(|pid| of(&pid.to_string())).any(|theirs| Some(theirs) != own);
-    if is_apart && !mounted() { Err(Error::OwnMounts) } else { Ok(()) }
+    is_apart && !mounted()
 }
 
 fn mounted() -> bool {

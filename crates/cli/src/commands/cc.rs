@@ -162,6 +162,7 @@ fn presence(entry: &Entry) -> String {
         Presence::Builtin => "built in",
         Presence::Pinned => "loaded",
         Presence::Held => "held by a process",
+        Presence::Unseen => "yes; pins are not seen from here",
         Presence::Absent => "no",
     };
     let build = if entry.same_build == Some(false) { " (another build)" } else { "" };

@@ -31,6 +31,8 @@ pub enum Presence {
     Pinned,
     /// Held by a running process.
     Held,
+    /// Pinned or held: which of both is not seen from this mount namespace.
+    Unseen,
     /// Not there; it can be loaded.
     Absent,
 }
@@ -108,6 +110,7 @@ fn entry(name: String, found: Option<&Loaded>, present: bool) -> Entry {
     };
     let presence = match (found, present) {
         (Some(_), _) if fs::exists(bpffs::pin_path(&name)).unwrap_or(false) => Presence::Pinned,
+        (Some(_), _) if bpffs::hides_pins() => Presence::Unseen,
         (Some(_), _) => Presence::Held,
         (None, true) => Presence::Builtin,
         (None, false) => Presence::Absent,
