@@ -513,8 +513,8 @@ impl Half {
     }
 
     /// Both ends' offers are thought to bound a segment, as no interface sends more than its own end takes. Where a
-    /// router has lowered one of the two, packets come one behind the other that are exactly of the other's size: segments, no
-    /// bundles.
+    /// router has lowered one of the two, packets come one behind the other that are exactly of the other's size:
+    /// segments, no bundles.
     #[cold]
     fn is_one_segment(&mut self, payload: u32) -> bool {
         if payload != u32::from(self.peers_mss_bytes) || payload != self.last_payload {

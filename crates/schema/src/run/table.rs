@@ -91,7 +91,8 @@ pub struct TableWriter<T: Table> {
 }
 
 impl<T: Table> TableWriter<T> {
-    /// Begins the table, which stands at `path` once it is finished. An empty one is written too: readers need not guess.
+    /// Begins the table, which stands at `path` once it is finished. An empty one is written too: readers need not
+    /// guess.
     pub fn create(path: &Path) -> Result<TableWriter<T>, TableError> {
         let fields = Vec::<FieldRef>::from_type::<T>(TracingOptions::default())?;
         let schema = Arc::new(Schema::new(fields.clone()));

@@ -34,8 +34,8 @@ use watch::{Chosen, Watch};
 /// Why a connection is slow: every second of it has a cause; what that costs, and what mends it.
 ///
 /// Living connections are chosen by the filter of 'longfat tcb' and watched for ten seconds: nothing is changed, no
-/// privilege is needed. A program of one's own comes behind '--', and its exit code is this one's (1 where it is 0 and no
-/// connection was seen); a capture is given as a file. What the kernel itself
+/// privilege is needed. A program of one's own comes behind '--', and its exit code is this one's (1 where it is 0 and
+/// no connection was seen); a capture is given as a file. What the kernel itself
 /// says comes first (basis 'kernel': its clocks of who waits for whom), what follows from it second ('inference');
 /// where the facts do not decide, the cause is 'unknown'.
 ///
