@@ -245,8 +245,10 @@ impl Pack {
         }
         // Who is interrupted must not leave half a run that looks like a whole one.
         let unfinished = below.join(format!(".{}.part", self.top));
-        let unpacked = remove_if_there(&unfinished)
-            .and_then(|()| fs::create_dir_all(&unfinished))
+        let unpacked = fs::create_dir_all(below)
+            .and_then(|()| remove_if_there(&unfinished))
+            // Not one that somebody else has put there meanwhile.
+            .and_then(|()| fs::create_dir(&unfinished))
             .map_err(io_error(&target))
             .and_then(|()| self.write(&unfinished))
             .and_then(|()| fs::rename(&unfinished, &target).map_err(io_error(&target)));
