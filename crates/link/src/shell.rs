@@ -21,7 +21,6 @@ use longfat_host::{
 use longfat_schema::lines::Lines;
 use std::{
     ffi::OsString,
-    fs,
     process::{Child, Command, ExitStatus},
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -150,11 +149,7 @@ impl Shell {
 
     /// Whether neither end of the path was made without IPv6, which a host may want of every new interface.
     fn may_have_ipv6(&self) -> bool {
-        let is_on = |name: &str| {
-            let off = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
-            off.is_ok_and(|off| off.trim() == "0")
-        };
-        is_on(&self.host_end) && self.inside.run(|| is_on("path")).unwrap_or(false)
+        driver::has_ipv6(&self.host_end) && self.inside.run(|| driver::has_ipv6("path")).unwrap_or(false)
     }
 
     /// Runs the command inside until it ends; it is asked to end (SIGTERM) when `end` is raised.

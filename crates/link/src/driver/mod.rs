@@ -212,10 +212,8 @@ struct Silence(Option<String>);
 
 impl Silence {
     fn of(interface: &str) -> Silence {
-        let key = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
-        // A kernel without IPv6 has no such file, and nothing to silence.
-        let speaks = std::fs::read_to_string(&key).is_ok_and(|off| off.trim() == "0");
-        Silence(Some(key).filter(|key| speaks && std::fs::write(key, "1").is_ok()))
+        let key = ipv6_switch(interface);
+        Silence(Some(key).filter(|key| has_ipv6(interface) && std::fs::write(key, "1").is_ok()))
     }
 }
 
@@ -226,6 +224,17 @@ impl Drop for Silence {
             let _ = std::fs::write(key, "0");
         }
     }
+}
+
+/// Whether an interface of the calling thread's namespace has IPv6.
+pub(crate) fn has_ipv6(interface: &str) -> bool {
+    // A kernel without IPv6 has no such file.
+    std::fs::read_to_string(ipv6_switch(interface)).is_ok_and(|off| off.trim() == "0")
+}
+
+/// File that says 1 where an interface has no IPv6. Its name may have dots, so that it is no key of a sysctl.
+fn ipv6_switch(interface: &str) -> String {
+    format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6")
 }
 
 /// The interface must carry the link's packets.

@@ -2,7 +2,11 @@
 //! direction, relay direction, or the run as a whole), a column per axis and per metric. What sweeps are plotted and
 //! queried by.
 
-use super::{AxisPoint, RunError, RunManifest, TableError, directory::create_new, table::properties};
+use super::{
+    AxisPoint, RunError, RunManifest, TableError,
+    directory::{create_new, unfinished},
+    table::properties,
+};
 use arrow_array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
 use parquet::arrow::ArrowWriter;
 use std::{
@@ -29,7 +33,7 @@ struct Row<'a> {
 
 /// Writes the dataset of a result. `runs` are given with their directories.
 pub fn write_dataset(path: &Path, runs: &[(&str, &RunManifest)]) -> Result<(), RunError> {
-    let temporary = path.with_added_extension("part");
+    let temporary = unfinished(path);
     let error = |source| RunError::Table { path: path.display().to_string(), source };
     write(&temporary, runs).map_err(error)?;
     fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))

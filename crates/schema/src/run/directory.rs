@@ -183,11 +183,16 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RunError> {
 
 /// Writes a file under a temporary name and renames it: the file is whole or absent.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunError> {
-    let temporary = path.with_added_extension("part");
+    let temporary = unfinished(path);
     create_new(&temporary)
         .and_then(|mut file| file.write_all(bytes))
         .map_err(|source| RunError::io(&temporary, source))?;
     fs::rename(&temporary, path).map_err(|source| RunError::io(path, source))
+}
+
+/// Name of a file until it is whole.
+pub(super) fn unfinished(path: &Path) -> PathBuf {
+    path.with_added_extension("part")
 }
 
 /// A file that was not there before. An old one of that name is removed; a link that somebody planted there (in /tmp,

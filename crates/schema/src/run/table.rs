@@ -2,7 +2,7 @@
 
 use super::{
     bounded::{Bounded, caught},
-    directory::create_new,
+    directory::{create_new, unfinished},
 };
 use crate::record;
 use arrow_array::{RecordBatch, cast::AsArray};
@@ -120,10 +120,6 @@ impl<T: Table> TableWriter<T> {
         self.writer.close()?;
         Ok(fs::rename(unfinished(&self.path), &self.path)?)
     }
-}
-
-fn unfinished(path: &Path) -> PathBuf {
-    path.with_added_extension("part")
 }
 
 pub(super) fn properties() -> WriterProperties {
