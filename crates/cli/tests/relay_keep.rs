@@ -432,6 +432,59 @@ fn a_successor_that_fails_leaves_the_living_relay_its_control_socket() {
     service.end();
 }
 
+/// A start that fails has carried what a killed relay left for a moment: it ends as if it had been killed, too.
+#[test]
+fn what_a_start_that_fails_has_carried_waits_for_the_next() {
+    let bed = Bed::new("kbad");
+    let listener = bed.listen();
+    let mut service = Service::start(&bed, &format!("keep = true\n{INTERCEPT}"));
+    let file = service.directory.path().join("relay.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    // No address of this host.
+    let bad = format!("{good}\n[[listen]]\naddress = '192.0.2.1:7000'\nto = '192.0.2.2:80'\n");
+    through(&bed, relay_bed::SERVER.parse().unwrap(), &listener, 8, |round| {
+        service.child.kill().unwrap();
+        service.child.wait().unwrap();
+        std::fs::write(&file, &bad).unwrap();
+        let mut failing = spawn(&bed, service.directory.path(), "run");
+        assert_eq!(failing.wait().unwrap().code(), Some(2), "{}", service.log());
+        assert_eq!(service.log().matches("192.0.2.1:7000").count(), round + 1, "{}", service.log());
+        std::fs::write(&file, &good).unwrap();
+        service.child = spawn(&bed, service.directory.path(), "run");
+        service.wait_until_it_answers();
+        assert!(service.ask().unwrap().taken_over >= 4);
+    });
+    service.end();
+}
+
+/// Its sockets have a mark by which nothing is led to them any more.
+#[test]
+fn what_a_killed_relay_carried_goes_on_without_its_rules() {
+    let bed = Bed::new("kgone");
+    let listener = bed.listen();
+    let mut service = Service::start(&bed, &format!("keep = true\nname = 'kgone'\n{INTERCEPT}"));
+    let (client, far) = pair(&bed, relay_bed::SERVER.parse().unwrap(), &listener);
+    for round in 0..4 {
+        service.child.kill().unwrap();
+        service.child.wait().unwrap();
+        bed.relay.run(|| nft(&["delete", "table", "inet", "longfat_kgone"])).unwrap();
+        service.child = spawn(&bed, service.directory.path(), "run");
+        service.wait_until_it_answers();
+        for (mut from, mut to) in [(&client, &far), (&far, &client)] {
+            from.write_all(&[round]).unwrap();
+            let mut byte = [0];
+            to.read_exact(&mut byte).unwrap();
+            assert_eq!(byte, [round]);
+        }
+        eventually("it is this relay's", || service.ask().unwrap().taken_over == 1);
+    }
+    service.end();
+}
+
+fn nft(arguments: &[&str]) {
+    assert!(std::process::Command::new("nft").args(arguments).status().unwrap().success());
+}
+
 /// What a successor puts there takes the place of what its predecessor had put there: nothing is there twice.
 #[test]
 fn a_keeper_holds_no_more_after_upgrades_and_kills_than_before() {

@@ -55,7 +55,10 @@ pub(crate) use standstill::Phase;
 use std::{
     collections::VecDeque,
     net::{IpAddr, SocketAddr},
-    sync::atomic::Ordering,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::Sender,
+    },
     time::Instant,
 };
 pub(crate) use workers::Workers;
@@ -115,23 +118,19 @@ pub(crate) struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    pub fn new(
-        index: usize,
-        workers: &'a Workers<'a>,
-        listeners: Vec<WorkerListener>,
-        hold: Option<Hold<'a>>,
-    ) -> Result<Worker<'a>> {
+    /// One that nobody comes to yet.
+    pub fn new(index: usize, workers: &'a Workers<'a>) -> Result<Worker<'a>> {
         let epoll =
             Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|errno| Error::io("make an epoll", errno))?;
         let shared = &workers.shared;
-        let mut worker = Worker {
+        let worker = Worker {
             index,
             workers,
             shared,
             epoll,
-            listeners: listeners.into_iter().map(Listener::new).collect(),
+            listeners: Vec::new(),
             accepting: accept::Accepting::default(),
-            hold,
+            hold: None,
             slots: Slots::default(),
             order: DialOrder::new(),
             busy: BusyPairs::default(),
@@ -154,9 +153,27 @@ impl<'a> Worker<'a> {
         let wake = EpollEvent::new(EpollFlags::EPOLLIN, WAKE);
         let added = worker.epoll.add(&workers.handles[index].wake, wake);
         added.map_err(|errno| Error::io("watch a wake-up descriptor", errno))?;
-        worker.open_listeners()?;
-        worker.look_after_held()?;
         Ok(worker)
+    }
+
+    /// Gives it what new connections come by.
+    pub fn open(&mut self, listeners: Vec<WorkerListener>, hold: Option<Hold<'a>>) -> Result<()> {
+        self.listeners = listeners.into_iter().map(Listener::new).collect();
+        self.hold = hold;
+        self.open_listeners()?;
+        self.look_after_held()
+    }
+
+    /// Carries what was brought, until it is enough: what else belongs to the relay is not there yet. `has_all` is
+    /// dropped when everything was taken in.
+    pub fn carry(&mut self, is_enough: &AtomicBool, has_all: Sender<()>) -> Result<()> {
+        let mut events = [EpollEvent::empty(); EVENTS];
+        self.take_arrivals();
+        drop(has_all);
+        while !is_enough.load(Ordering::Acquire) {
+            self.go_round(&mut events)?;
+        }
+        Ok(())
     }
 
     /// Works until the relay drains and no connection is left anywhere.
@@ -167,38 +184,43 @@ impl<'a> Worker<'a> {
             if self.workers.standstill.is_wanted() && self.stand_still() {
                 return Ok(());
             }
-            let count = self.wait(&mut events)?;
-            self.round += 1;
-            self.events = count;
-            self.now = Instant::now();
-            // Of one port, a client who is there came before the next SYN.
-            let listeners_first = [true, false].into_iter().flat_map(|listeners| {
-                events[..count].iter().filter(move |event| (event.data() >= LISTENERS) == listeners)
-            });
-            for event in listeners_first {
-                self.dispatch(event.data(), event.events());
-            }
-            self.begin_inserted();
-            self.workers.handles[self.index].rounds.fetch_add(1, Ordering::Relaxed);
-            self.look_after_listeners();
-            if let Err(error) = self.look_after_held() {
-                self.shared.journal.warn(&format!("{error}: clients of a new rule may wait in vain"));
-            }
-            self.dial_due();
-            self.dial_freed();
-            self.flush_gathered();
-            self.run_ready();
-            self.run_settling();
-            self.run_parting();
-            self.release_inserted();
-            self.release_paused();
-            self.ask_unheard();
-            self.expire();
-            self.balance();
-            self.look_at_limits();
-            self.look_for_answers();
+            self.go_round(&mut events)?;
         }
         self.hold.iter().for_each(Hold::abandon);
+        Ok(())
+    }
+
+    fn go_round(&mut self, events: &mut [EpollEvent]) -> Result<()> {
+        let count = self.wait(events)?;
+        self.round += 1;
+        self.events = count;
+        self.now = Instant::now();
+        // Of one port, a client who is there came before the next SYN.
+        let listeners_first = [true, false].into_iter().flat_map(|listeners| {
+            events[..count].iter().filter(move |event| (event.data() >= LISTENERS) == listeners)
+        });
+        for event in listeners_first {
+            self.dispatch(event.data(), event.events());
+        }
+        self.begin_inserted();
+        self.workers.handles[self.index].rounds.fetch_add(1, Ordering::Relaxed);
+        self.look_after_listeners();
+        if let Err(error) = self.look_after_held() {
+            self.shared.journal.warn(&format!("{error}: clients of a new rule may wait in vain"));
+        }
+        self.dial_due();
+        self.dial_freed();
+        self.flush_gathered();
+        self.run_ready();
+        self.run_settling();
+        self.run_parting();
+        self.release_inserted();
+        self.release_paused();
+        self.ask_unheard();
+        self.expire();
+        self.balance();
+        self.look_at_limits();
+        self.look_for_answers();
         Ok(())
     }
 

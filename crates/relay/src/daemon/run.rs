@@ -10,12 +10,16 @@ use super::{
 };
 use crate::{
     Commands, Error, InterceptPlan, LegPlan, Observer, Ready, RelayPlan, RelayStats, Result, Stop,
-    handover::{estate::Estate, keeper},
+    handover::{
+        estate::{Arrival, Estate},
+        keeper,
+    },
     hold::Hold,
-    intercept::Interception,
+    intercept::{Interception, ListenPorts},
     keeping::{Keeping, wire::Wire},
     legs::{descriptors::raise_limit, diag::Unfinished},
     listeners::Listeners,
+    logic::Pair,
     observe::{journal::Journal, metrics, sampling},
     plan::ConnectionPlan,
     shared::{OwnPackets, Shared},
@@ -29,6 +33,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -45,10 +50,25 @@ const LOOK: Duration = Duration::from_millis(20);
 ///
 /// With [`RelayPlan::keep`] it goes on with what a keeper has of a relay of that name which was killed.
 pub fn run(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -> Result<RelayStats> {
-    check(plan)?;
+    plan.check()?;
+    // What is kept waits, and was carried on this host a moment ago.
+    let mut may_carry_first = plan.keep && keeper::is_there(&plan.name);
+    if !may_carry_first {
+        check_host(plan)?;
+    }
     raise_limit();
-    let (keeper, estate) = if plan.keep { keeper::attach(plan).map(split)? } else { Default::default() };
-    run_with(plan, keeper, estate, commands, observer)
+    loop {
+        let (keeper, estate) = if plan.keep { keeper::attach(plan).map(split)? } else { Default::default() };
+        let carried = if may_carry_first { estate.waiting_mark(plan) } else { None };
+        if may_carry_first && carried.is_none() {
+            check_host(plan)?;
+        }
+        if let Some(stats) = run_with(plan, (keeper, estate), carried, commands, observer)? {
+            return Ok(stats);
+        }
+        may_carry_first = false;
+        check_host(plan)?;
+    }
 }
 
 /// Takes over from the relay of that name that runs in this network namespace: its listeners, its interfaces, its
@@ -58,7 +78,8 @@ pub fn run(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -
 /// # Errors
 /// There is none, or it cannot be taken over from.
 pub fn upgrade(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -> Result<RelayStats> {
-    check(plan)?;
+    plan.check()?;
+    check_host(plan)?;
     raise_limit();
     let mut estate = Estate::from_predecessor(plan)?;
     let keeper = estate.keeper.take();
@@ -69,32 +90,34 @@ pub fn upgrade(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observe
             plan.name
         )));
     }
-    run_with(plan, keeper, estate, commands, observer)
+    let ended = run_with(plan, (keeper, estate), None, commands, observer)?;
+    Ok(ended.unwrap_or_default())
 }
 
 fn split((keeper, estate): (Wire, Estate)) -> (Option<Wire>, Estate) {
     (Some(keeper), estate)
 }
 
-fn check(plan: &RelayPlan) -> Result<()> {
-    plan.check()?;
+fn check_host(plan: &RelayPlan) -> Result<()> {
     let missing = missing(plan);
     if missing.is_empty() { Ok(()) } else { Err(Error::Unsupported(missing)) }
 }
 
+/// Connections whose sockets have the mark `carried` are carried before anything else is made ready. None if what leads
+/// packets to them is gone: nothing has changed, and they are to be carried by another mark.
 fn run_with(
     plan: &RelayPlan,
-    keeper: Option<Wire>,
-    mut estate: Estate,
+    (keeper, mut estate): (Option<Wire>, Estate),
+    carried: Option<Option<u32>>,
     commands: &dyn Commands,
     observer: &dyn Observer,
-) -> Result<RelayStats> {
-    let relay = Arc::new(plan.clone().within_memory());
-    let interception = match &plan.intercept {
-        Some(intercept) => Some(intercept_with(&relay, intercept, &mut estate, observer)?),
-        None => None,
+) -> Result<Option<RelayStats>> {
+    let plan = Arc::new(plan.clone().within_memory());
+    let mut interception = match (carried, &plan.intercept) {
+        (None, Some(intercept)) => Some(intercept_with(&plan, intercept, &mut estate, observer)?),
+        _ => None,
     };
-    let stats = open_and_work(&relay, interception.as_ref(), (keeper, estate), commands, observer);
+    let stats = prepare_and_work(&plan, &mut interception, (keeper, estate), carried, commands, observer);
     // An error of the work comes first: it is the cause.
     let removed = interception.map_or(Ok(()), Interception::remove);
     stats.and_then(|stats| removed.map(|()| stats))
@@ -121,47 +144,55 @@ fn intercept_with(
     Ok(made)
 }
 
-/// Opens everything that can fail, then works.
-fn open_and_work(
+/// Opens everything that can fail, then works. Connections that nobody carries are carried meanwhile.
+fn prepare_and_work(
     plan: &Arc<RelayPlan>,
-    interception: Option<&Interception>,
+    interception: &mut Option<Interception>,
     (keeper, mut estate): (Option<Wire>, Estate),
+    carried: Option<Option<u32>>,
     commands: &dyn Commands,
     observer: &dyn Observer,
-) -> Result<RelayStats> {
+) -> Result<Option<RelayStats>> {
     let started_us = monotonic_us();
-    let own_mark = interception.map(Interception::own_mark);
+    let own_mark = carried.unwrap_or_else(|| interception.as_ref().map(Interception::own_mark));
     let inherited = std::mem::take(&mut estate.others);
     let journal = Journal::new(observer);
-    let packets = OwnPackets::new(own_mark, std::mem::take(&mut estate.alike), &journal)?;
-    let shared = Shared::new(plan, packets, &journal);
+    let shared = Shared::new(plan, OwnPackets::new(own_mark)?, &journal);
     let workers = Workers::new(shared, Keeping::new(keeper, &inherited))?;
-    let mut answers = Answers::open(plan, &mut estate)?;
-    let interfaces = std::mem::take(&mut estate.interfaces);
-    workers.held.gates.inherit(interfaces, plan.holders(), &plan.defaults);
-    let listeners = std::mem::take(&mut estate.listeners);
-    let mut listeners = Listeners::new(plan.workers, own_mark, listeners);
-    listeners.open_explicit(plan)?;
-    let ports = if interception.is_some() { listeners.open_intercepted(plan)?.0 } else { Vec::new() };
-    if let Some(known) = estate.known.take() {
-        workers.held.adopting.watcher.inherit(known);
+    inherit(&workers, plan, &mut estate)?;
+    let ready: Result<Vec<_>> = (0..plan.workers).map(|index| Worker::new(index, &workers)).collect();
+    let (mut ready, mut adopted) = (ready?, Vec::new());
+    let open = |interception: Option<&Interception>, estate: &mut Estate| -> Result<_> {
+        workers.shared.packets.resemble(std::mem::take(&mut estate.alike), &journal);
+        let answers = Answers::open(plan, estate)?;
+        let (listeners, ports) = open_for_new(&workers, plan, interception, estate)?;
+        Ok((answers, listeners, ports))
+    };
+    let (mut answers, mut listeners, ports) = match carried {
+        None => open(interception.as_ref(), &mut estate)?,
+        Some(own_mark) => {
+            adopted = take_over(&workers, &mut estate)?;
+            let opened = carry_while(&workers, &mut ready, || {
+                check_host(plan)?;
+                if let Some(intercept) = &plan.intercept {
+                    let there = Interception::take_over(plan, intercept, estate.life.take())?;
+                    *interception = there.filter(|there| Some(there.own_mark()) == own_mark);
+                    if interception.is_none() {
+                        return Ok(None);
+                    }
+                }
+                open(interception.as_ref(), &mut estate).map(Some)
+            });
+            let Some(opened) = opened? else { return Ok(None) };
+            opened
+        }
+    };
+    let interception = interception.as_ref();
+    let holds = |index| interception.is_some() && index < plan.holders();
+    for (index, (worker, made)) in ready.iter_mut().zip(&mut listeners.made).enumerate() {
+        let hold = || Hold::new(index, &workers.shared, &workers.held, &workers.keeping);
+        worker.open(std::mem::take(made), holds(index).then(hold))?;
     }
-    for (layout, descriptors) in estate.acknowledging.drain(..) {
-        workers.held.adopting.watcher.acks.inherit(layout, descriptors)?;
-    }
-    if let Some(interception) = interception {
-        let gates = workers.held.prepare(plan, interception, workers.shared.packets.alike())?;
-        workers.held.open(gates);
-    }
-    let holds = |index| own_mark.is_some() && index < plan.holders();
-    let hold =
-        |index| holds(index).then(|| Hold::new(index, &workers.shared, &workers.held, &workers.keeping));
-    workers.count_descriptors(listeners.ids().len());
-    warn_of_small_buffers(&workers.shared);
-    let made: Vec<_> = listeners.made.iter_mut().map(std::mem::take).enumerate().collect();
-    let ready: Result<Vec<_>> =
-        made.into_iter().map(|(index, own)| Worker::new(index, &workers, own, hold(index))).collect();
-    let ready = ready?;
     if let Some(interception) = interception {
         interception.start(plan, &ports)?;
     }
@@ -172,7 +203,10 @@ fn open_and_work(
     let relay = Relay::new(&workers, description, Receiver::open(plan)?, started_us);
     observer.prepared()?;
     let exit = Exit::open(plan, estate.exit.take(), observer)?;
-    take_over(&workers, estate)?;
+    if carried.is_none() {
+        adopted = take_over(&workers, &mut estate)?;
+    }
+    workers.held.adopting.watcher.begin(&adopted);
     // Not before it is known what was taken over.
     if let Some(interception) = interception {
         workers.shared.packets.mark_carried(plan, interception.taken_mark());
@@ -182,36 +216,102 @@ fn open_and_work(
     inherited.iter().for_each(|id| workers.keeping.gone(*id));
     interception.iter().for_each(|interception| interception.own());
     answers.control.iter_mut().for_each(Control::own);
-    work(&relay, running, ready, (answers, exit), commands)
+    work(&relay, running, ready, (answers, exit), commands).map(Some)
 }
 
-/// Takes connections over, and gives them to the workers: from now on nobody else carries them.
-fn take_over(workers: &Workers, mut estate: Estate) -> Result<()> {
+/// What connections of another relay need of it.
+fn inherit(workers: &Workers, plan: &RelayPlan, estate: &mut Estate) -> Result<()> {
+    let interfaces = std::mem::take(&mut estate.interfaces);
+    workers.held.gates.inherit(interfaces, plan.holders(), &plan.defaults);
+    let watcher = &workers.held.adopting.watcher;
+    estate.known.take().into_iter().for_each(|known| watcher.inherit(known));
+    estate
+        .acknowledging
+        .drain(..)
+        .try_for_each(|(layout, descriptors)| watcher.acks.inherit(layout, descriptors))
+}
+
+/// What new connections come by.
+fn open_for_new(
+    workers: &Workers,
+    plan: &Arc<RelayPlan>,
+    interception: Option<&Interception>,
+    estate: &mut Estate,
+) -> Result<(Listeners, Vec<ListenPorts>)> {
+    let own_mark = interception.map(Interception::own_mark);
+    let mut listeners = Listeners::new(plan.workers, own_mark, std::mem::take(&mut estate.listeners));
+    listeners.open_explicit(plan)?;
+    let mut ports = Vec::new();
+    if let Some(interception) = interception {
+        ports = listeners.open_intercepted(plan)?.0;
+        let gates = workers.held.prepare(plan, interception, workers.shared.packets.alike())?;
+        workers.held.open(gates);
+    }
+    workers.count_descriptors(listeners.ids().len());
+    warn_of_small_buffers(&workers.shared);
+    Ok((listeners, ports))
+}
+
+/// Has the workers carry what was brought to them while something else is done, by their threads for that time: those
+/// that stay begin when this process has given up its rights.
+fn carry_while<T>(workers: &Workers, ready: &mut [Worker], work: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// Ends it in any case.
+    struct Enough<'w>(&'w AtomicBool, &'w Workers<'w>);
+    impl Drop for Enough<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+            self.1.wake_all();
+        }
+    }
+    let is_enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let enough = Enough(&is_enough, workers);
+        let (has_all, all_have) = mpsc::channel();
+        let carrying = ready.iter_mut().map(|worker| {
+            let (has_all, is_enough) = (has_all.clone(), &is_enough);
+            scope.spawn(move || worker.carry(is_enough, has_all))
+        });
+        let carrying: Vec<_> = carrying.collect();
+        drop(has_all);
+        // Nobody says anything: it ends when all have dropped theirs. Before that they need the processors.
+        let _: std::result::Result<(), _> = all_have.recv();
+        let outcome = work();
+        drop(enough);
+        let carried: Result<()> = carrying.into_iter().try_for_each(joined);
+        outcome.and_then(|outcome| carried.map(|()| outcome))
+    })
+}
+
+fn joined(worker: thread::ScopedJoinHandle<'_, Result<()>>) -> Result<()> {
+    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Takes connections over, and gives them to the workers: from now on nobody else carries them. Those into which
+/// sockets were put in mid-stream.
+fn take_over(workers: &Workers, estate: &mut Estate) -> Result<Vec<Pair>> {
     estate.take_connections()?;
-    let next = estate.connections.values().map(|arrival| arrival.record.number.wrapping_add(1)).max();
+    let connections = std::mem::take(&mut estate.connections);
+    let next = connections.values().map(|arrival| arrival.record.number.wrapping_add(1)).max();
     next.into_iter().for_each(|next| workers.shared.journal.number_from(next));
     estate.hold()?;
-    if estate.connections.values().any(|arrival| arrival.record.inserted || arrival.record.listener.is_some())
-    {
+    if connections.values().any(|arrival| arrival.record.inserted || arrival.record.listener.is_some()) {
         workers.shared.packets.leave_unmarked();
     }
-    let adopted = estate.connections.values().filter(|arrival| arrival.record.adopted.is_some());
-    let adopted: Vec<_> = adopted.map(|arrival| (arrival.record.client, arrival.record.server)).collect();
-    workers.held.adopting.watcher.begin(&adopted);
-    let carried = estate.connections.values().map(|arrival| (arrival.record.client, arrival.record.server));
-    workers.held.adopting.watcher.acks.end_all_but(carried);
+    let pair = |arrival: &Arrival| (arrival.record.client, arrival.record.server);
+    let adopted = connections.values().filter(|arrival| arrival.record.adopted.is_some()).map(pair).collect();
+    workers.held.adopting.watcher.acks.end_all_but(connections.values().map(pair));
     let count = workers.handles.len();
     let mut shares: Vec<(Vec<_>, Vec<_>)> = (0..count).map(|_| Default::default()).collect();
-    for arrival in estate.connections.into_values() {
+    for arrival in connections.into_values() {
         shares[arrival.record.worker % count].0.push(arrival);
     }
-    for (holder, handshake) in estate.handshakes {
+    for (holder, handshake) in std::mem::take(&mut estate.handshakes) {
         shares[holder % count].1.push(handshake);
     }
     for (handle, (connections, handshakes)) in workers.handles.iter().zip(shares) {
         handle.bring(connections, handshakes);
     }
-    Ok(())
+    Ok(adopted)
 }
 
 /// Runs the threads, announces the relay, does what is asked of it until it shall end, drains.

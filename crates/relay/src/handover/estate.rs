@@ -166,6 +166,26 @@ impl Estate {
         Ok(estate)
     }
 
+    /// The mark of the sockets of connections that nobody carries, by which a relay of that plan can carry them before
+    /// it has looked at anything else: those of a relay that was killed. Without interception they need none.
+    ///
+    /// None if nobody waits, or the mark is not known.
+    pub fn waiting_mark(&self, plan: &RelayPlan) -> Option<Option<u32>> {
+        if self.predecessor.is_some() || !self.is_there || self.connections.is_empty() {
+            return None;
+        }
+        if plan.intercept.is_none() {
+            return Some(None);
+        }
+        let intercepted = self.connections.values().filter(|arrival| arrival.record.listener.is_none());
+        let mark = |arrival: &Arrival| {
+            socket::option(&arrival.server, libc::SOL_SOCKET, libc::SO_MARK).map_or(0, |mark| mark as u32)
+        };
+        let mut marks = intercepted.map(mark);
+        let first = marks.next().filter(|mark| *mark != 0)?;
+        marks.all(|mark| mark == first).then_some(Some(first))
+    }
+
     /// Has a predecessor stop, and takes its connections. It goes on if this process ends before it has said
     /// [`Estate::hold`].
     pub fn take_connections(&mut self) -> Result<()> {

@@ -30,7 +30,7 @@ pub(crate) struct OwnPackets {
     /// Socket for packets that were held and go on to their servers.
     passing: Option<Raw>,
     /// Makes the packets of intercepted connections look forwarded, where the kernel lets it.
-    alike: Option<Alike>,
+    alike: OnceLock<Alike>,
     /// Numbers of its links at whoever keeps them.
     kept: OnceLock<Vec<u64>>,
     /// What arrives for the relay's sockets is marked no more.
@@ -38,16 +38,22 @@ pub(crate) struct OwnPackets {
 }
 
 impl OwnPackets {
-    /// `left` is what a relay before this one had at interfaces.
-    pub fn new(mark: Option<u32>, left: Vec<OwnedFd>, journal: &Journal) -> Result<OwnPackets> {
+    /// They look like a relay's until [`OwnPackets::resemble`] is called.
+    pub fn new(mark: Option<u32>) -> Result<OwnPackets> {
         Ok(OwnPackets {
             mark,
             raw: mark.map(Raw::new).transpose()?,
             passing: mark.map(|mark| Raw::new(passing_mark(mark))).transpose()?,
-            alike: mark.and_then(|mark| attach_alike(mark, left, journal)),
+            alike: OnceLock::new(),
             kept: OnceLock::new(),
             is_unmarked: AtomicBool::new(false),
         })
+    }
+
+    /// Makes them look forwarded from now on. `left` is what a relay before this one had at interfaces.
+    pub fn resemble(&self, left: Vec<OwnedFd>, journal: &Journal) {
+        let alike = self.mark.and_then(|mark| attach_alike(mark, left, journal));
+        alike.into_iter().for_each(|alike| drop(self.alike.set(alike)));
     }
 
     /// Has most packets of connections that are carried marked as taken when they come in, which spares nftables a look
@@ -69,7 +75,7 @@ impl OwnPackets {
 
     fn mark_arriving(&self, mark: u32) {
         // Where the kernel refuses, nftables looks.
-        self.alike.iter().for_each(|alike| drop(alike.mark_carried(mark)));
+        self.alike().into_iter().for_each(|alike| drop(alike.mark_carried(mark)));
     }
 
     /// Mark of the relay's own packets, when it intercepts.
@@ -79,13 +85,13 @@ impl OwnPackets {
 
     /// What makes them look forwarded.
     pub fn alike(&self) -> Option<&Alike> {
-        self.alike.as_ref()
+        self.alike.get()
     }
 
     /// Puts what makes them look forwarded where it survives this process: packets of its sockets look so while nobody
     /// has these, and the next relay need not wait for the kernel.
     pub fn keep(&self, keeping: &Keeping) {
-        let Some(alike) = self.alike.as_ref().filter(|_| keeping.is_on()) else { return };
+        let Some(alike) = self.alike().filter(|_| keeping.is_on()) else { return };
         self.kept.get_or_init(|| {
             // One that has no descriptors left makes its successor wait.
             let links = alike.links().unwrap_or_default();
@@ -95,13 +101,13 @@ impl OwnPackets {
 
     /// What of that is kept, by its numbers there.
     pub fn kept(&self) -> Vec<(u64, OwnedFd)> {
-        let links = self.alike.as_ref().and_then(|alike| alike.links().ok()).unwrap_or_default();
+        let links = self.alike().and_then(|alike| alike.links().ok()).unwrap_or_default();
         self.kept.get().into_iter().flatten().copied().zip(links).collect()
     }
 
     /// Descriptors kept open.
     pub fn descriptors(&self) -> usize {
-        self.alike.as_ref().map_or(0, Alike::descriptors)
+        self.alike().map_or(0, Alike::descriptors)
     }
 
     /// A leg of an intercepted connection, or of one of the relay's own clients.
