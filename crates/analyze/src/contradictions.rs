@@ -79,7 +79,11 @@ impl Found {
             ),
             (one.spurious_segments, one.counts.resent_segments, "needless segments of those sent again"),
             (one.spurious_by_dsack, one.spurious_segments, "needless segments by DSACK of all needless"),
-            (one.timeouts, one.timeout_segments, "timeouts of segments sent by them"),
+            (
+                one.timeouts,
+                one.timeout_segments + one.counts.lost_before_segments,
+                "timeouts of segments sent by them",
+            ),
             (by_cause, one.counts.resent_segments, "segments sent again by cause of all"),
             (one.counts.resent_segments, by_cause, "segments sent again of those with a cause"),
             (one.counts.data_packets, one.counts.packets, "packets with payload of packets"),

@@ -163,10 +163,10 @@ impl Figure {
         match self {
             Figure::Retransmissions => {
                 let sent = sum(|d| d.counts.sent_segments);
-                (sent > 0.0).then(|| sum(|d| d.counts.resent_segments) / sent)
+                (sent > 0.0).then(|| sum(|d| d.counts.repaired_segments()) / sent)
             }
             Figure::Spurious => {
-                let share = || sum(|d| d.spurious_segments) / sum(|d| d.counts.resent_segments).max(1.0);
+                let share = || sum(|d| d.spurious_segments) / sum(|d| d.counts.repaired_segments()).max(1.0);
                 (sum(|d| d.counts.sent_segments) > 0.0).then(share)
             }
             // What no flow has is none of it, and of no flow nothing is known.

@@ -107,6 +107,8 @@ struct Place {
     order: VecDeque<(Stamp, Identity)>,
     /// Times of the first and the last packet that was matched: only between them do both captures speak of the same.
     matched_ns: Option<(i64, i64)>,
+    /// Time of the first TCP packet.
+    oldest_ns: Option<i64>,
     newest_ns: i64,
     packets: u64,
     is_over: bool,
@@ -139,7 +141,8 @@ impl Place {
         let moved = Moved { from_ns, by_ns };
         self.waiting.values_mut().flatten().for_each(|stamp| moved.apply(stamp));
         self.order.iter_mut().for_each(|(stamp, _)| moved.apply(stamp));
-        for time_ns in [Some(&mut self.newest_ns), self.last_ns.as_mut()].into_iter().flatten() {
+        let times = [Some(&mut self.newest_ns), self.last_ns.as_mut(), self.oldest_ns.as_mut()];
+        for time_ns in times.into_iter().flatten() {
             *time_ns = time_ns.saturating_sub(if *time_ns >= from_ns { by_ns } else { 0 });
         }
         Some(moved)
@@ -179,7 +182,7 @@ impl Place {
 
     /// What waited for longer than this, or is more than so many: packets that only this place has, while both
     /// captured.
-    fn give_up(&mut self, most_ns: i64, most_packets: usize) -> Vec<Identity> {
+    fn give_up(&mut self, most_ns: i64, most_packets: usize) -> Vec<(Stamp, Identity)> {
         let mut alone = Vec::new();
         while let Some((stamp, identity)) = self.order.front().copied() {
             if self.waiting.get(&identity).is_some_and(|stamps| stamps.front() == Some(&stamp)) {
@@ -190,7 +193,7 @@ impl Place {
                 self.take(&identity);
                 let both =
                     self.matched_ns.is_some_and(|(first, last)| (first..=last).contains(&stamp.time_ns));
-                alone.extend(both.then_some(identity));
+                alone.extend(both.then_some((stamp, identity)));
             }
             self.order.pop_front();
         }
@@ -264,6 +267,17 @@ impl Half {
 
     fn matched(&self) -> u64 {
         self.differences.iter().map(|(_, differences)| differences.count()).sum()
+    }
+
+    /// Between which times a packet of one place would have passed the other, as the others did; none where none did.
+    /// The earliest counts at the beginning, the latest at the end: by the clocks of then.
+    fn at_other(&self, at: usize, stamp: Stamp) -> Option<(i64, i64)> {
+        let ((_, first), (_, last)) = (self.differences.first()?, self.differences.last()?);
+        let time_ns = stamp.time_ns;
+        Some(match at {
+            0 => (time_ns.saturating_add(first.least_ns), time_ns.saturating_add(last.most_ns)),
+            _ => (time_ns.saturating_sub(first.most_ns), time_ns.saturating_sub(last.least_ns)),
+        })
     }
 
     fn of(&self, epoch: Epoch) -> Option<&Differences> {
@@ -488,6 +502,7 @@ impl Matcher {
         let place = &mut self.places[at];
         let stamp = Stamp { time_ns, offset_ns: place.clock.offset_ns() };
         (place.newest_ns, place.packets) = (place.newest_ns.max(time_ns), place.packets + 1);
+        place.oldest_ns = Some(place.oldest_ns.map_or(time_ns, |oldest_ns| oldest_ns.min(time_ns)));
         match self.places[1 - at].take(&identity) {
             None => self.places[at].wait(identity, stamp),
             Some(other) => {
@@ -541,12 +556,20 @@ impl Matcher {
 
     /// Gives up what waited for longer than this, or is more than so many.
     fn give_up(&mut self, at: usize, most_ns: i64, most_packets: usize) {
-        for identity in self.places[at].give_up(most_ns, most_packets) {
+        for (stamp, identity) in self.places[at].give_up(most_ns, most_packets) {
+            let other = &self.places[1 - at];
             // A flow of which nothing was matched is none that both places have.
             if let Some(halves) = self.flows.get_mut(&identity.key) {
                 let half = &mut halves[usize::from(identity.end)];
-                half.alone[at] += 1;
-                half.alone_bytes[at] += u64::from(identity.payload_bytes);
+                // What was on its way when the other capture began or ended is not lost.
+                let is_late = half.at_other(at, stamp).is_some_and(|(earliest_ns, latest_ns)| {
+                    other.oldest_ns.is_none_or(|oldest_ns| earliest_ns < oldest_ns)
+                        || latest_ns > other.newest_ns
+                });
+                if !is_late {
+                    half.alone[at] += 1;
+                    half.alone_bytes[at] += u64::from(identity.payload_bytes);
+                }
             }
         }
     }

@@ -5,7 +5,10 @@ use crate::support::{
     Bulk, MS, Tcp, Trace, US, bulk,
     traffic::{Transfer, made},
 };
-use longfat_analyze::findings::{Finding, Kind};
+use longfat_analyze::{
+    expect::Expect,
+    findings::{Finding, Kind},
+};
 
 fn find(trace: &Trace, kind: Kind) -> Option<Finding> {
     trace.flow().findings.into_iter().find(|finding| finding.kind == kind)
@@ -231,6 +234,62 @@ fn a_closed_window_is_a_receiver_that_stalls_and_a_small_one_is_not() {
     };
     assert!(find(&with_window(0), Kind::ReceiverStalls).is_some());
     assert_eq!(find(&with_window(100), Kind::ReceiverStalls), None);
+}
+
+/// Windows of 20 segments, one in each round trip of 50 ms, seen at the receiver. Of every tenth the first segment is
+/// lost before and comes again, a round trip and so much more behind the window.
+fn at_the_receiver(sack: bool, late_ns: i64) -> Trace {
+    const RTT: i64 = 50 * MS;
+    let options = Bulk { sack, ..Bulk::default() };
+    let mut trace = Trace::default();
+    trace.handshake(20 * US, sack, options.scale);
+    trace.packets[2].0 = RTT;
+    let mut now = RTT + MS;
+    for window in 0..120u32 {
+        let seq = |n: u32| (window * 20 + n) * 1448;
+        let is_lost = window % 10 == 9;
+        for n in u32::from(is_lost)..20 {
+            now += 100 * US;
+            trace.push(now, options.data(seq(n)));
+            let told = if is_lost { options.ack(seq(0)) } else { options.ack(seq(n + 1)) };
+            let block = (seq(1), seq(n + 1));
+            trace.push(now + 5 * US, if is_lost && sack { told.sack(&[block]) } else { told });
+        }
+        if is_lost {
+            now += RTT + late_ns;
+            trace.push(now, options.data(seq(0)));
+            trace.push(now + 5 * US, options.ack(seq(20)));
+        }
+        now += RTT;
+    }
+    trace
+}
+
+/// The first copies of what is sent again were lost before they came here, and the queue they met is nowhere to be
+/// seen.
+#[test]
+fn at_the_receiver_losses_are_losses_and_what_happened_before_is_not_guessed() {
+    let trace = at_the_receiver(false, MS);
+    let client = trace.client();
+    assert_eq!((client.counts.lost_before_segments, client.timeouts), (12, 0));
+    assert!(find(&trace, Kind::SackMissing).unwrap().evidence.contains("12 segments"));
+    let losses = find(&trace, Kind::Losses).unwrap();
+    assert!(losses.evidence.contains("12 repairs, 12 of them without a timeout; RTT 50 ms"), "{losses:?}");
+    assert_eq!(find(&trace, Kind::Policer), None);
+    // Each repair takes a round trip, from its segment's coming to the sender's hearing of it.
+    let repair = client.limits.recovery;
+    assert!((0.05..0.2).contains(&repair), "{repair}");
+    let is_met = |text: &str| text.parse::<Expect>().unwrap().judge(&trace.analyze()).met;
+    assert!(is_met("retransmissions >= 0.4%") && !is_met("retransmissions < 0.4%"));
+}
+
+#[test]
+fn at_the_receiver_a_long_silence_before_what_was_lost_is_a_timeout() {
+    for sack in [false, true] {
+        let client = at_the_receiver(sack, 250 * MS).client();
+        assert_eq!((client.counts.lost_before_segments, client.timeouts), (12, 12));
+        assert_eq!(at_the_receiver(sack, 20 * MS).client().timeouts, 0);
+    }
 }
 
 #[test]

@@ -94,6 +94,25 @@ fn losses_are_counted_in_the_direction_and_between_the_places_they_happened() {
     assert!(!flow.repacked);
 }
 
+/// Both captures begin and end at the same time, in mid-stream: on a long path much is between them then.
+#[test]
+fn what_is_on_its_way_when_captures_begin_or_end_is_not_lost() {
+    let path = |number: usize, tcp: &Tcp| {
+        let is_lost = number == 150 || number == 201;
+        (!is_lost).then_some(if tcp.from_client { 18 * MS } else { 4 * MS })
+    };
+    let traces = two_places(0, &path).map(|trace| {
+        let packets = trace.packets.into_iter().filter(|(time_ns, _)| (60 * MS..160 * MS).contains(time_ns));
+        Trace { packets: packets.collect() }
+    });
+    let flow = &matched(&traces).flows[0];
+    let told = [0, 1].map(|at: usize| {
+        let one = &flow.directions[at];
+        (one.lost_packets, one.unseen_before_packets)
+    });
+    assert_eq!((told, flow.repacked), ([(1, 0), (1, 0)], false));
+}
+
 #[test]
 fn data_that_was_pushed_together_is_told() {
     // Every tenth waits for the one behind it.

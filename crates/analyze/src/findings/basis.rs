@@ -7,6 +7,7 @@ use crate::{
         connection::Connection,
         half::Half,
         known::{LimitShares, round_trip_ns, shares},
+        recovery::Episode,
         series::{Bin, Series},
     },
 };
@@ -66,6 +67,11 @@ impl<'a> Basis<'a> {
     /// What it delivered over its whole time, bits per second.
     pub fn mean_bps(&self) -> f64 {
         self.half.counts.unique_bytes as f64 * 8.0 / self.active_s.max(1e-6)
+    }
+
+    /// The RTT of the whole path before a repair, microseconds.
+    pub fn rtt_before_us(&self, episode: &Episode) -> f64 {
+        episode.rtt_us as f64 + self.half.lag_ns as f64 / 1e3
     }
 
     /// Octets that fill the path at a rate.

@@ -100,11 +100,21 @@ fn change_at(basis: &Basis, at: usize, (factor, at_least_us): (f64, f64)) -> Opt
     }
     let least = |part: &[Bin]| part.iter().map(|b| f64::from(b.rtt_least_us)).fold(f64::INFINITY, f64::min);
     let most = |part: &[Bin]| part.iter().map(|b| f64::from(b.rtt_least_us)).fold(0.0, f64::max);
-    let flight = |part: &[Bin]| part.iter().map(|b| b.flight_bytes).max().unwrap_or(0) as f64;
-    let ratio = flight(after) / flight(before).max(1.0);
+    let flights = |part: &[Bin]| {
+        let flights = part.iter().map(|b| b.flight_bytes as f64);
+        (flights.clone().fold(f64::INFINITY, f64::min), flights.fold(0.0, f64::max))
+    };
+    // An RTT is told of what was sent a round trip before, and what was outstanding then made its queue.
+    let width_us = basis.series.width_ns() as f64 / 1e3;
+    let earlier = (most(before).max(most(after)) / width_us).ceil() as usize;
+    let around =
+        |from: usize| (flights(&bins[from.saturating_sub(SIDE)..from]), flights(&bins[from..from + SIDE]));
+    let both = [around(at), around(at.saturating_sub(earlier))];
+    let grew = both.iter().any(|((least, _), (_, most))| *most >= SAME_FLIGHT * least);
+    let shrank = both.iter().any(|((_, most), (least, _))| *most >= SAME_FLIGHT * least);
     // The two sides must not overlap: a ramp is a queue.
-    let up = least(after) > factor * most(before) + at_least_us && ratio < SAME_FLIGHT;
-    let down = least(before) > factor * most(after) + at_least_us && ratio > 1.0 / SAME_FLIGHT;
+    let up = least(after) > factor * most(before) + at_least_us && !grew;
+    let down = least(before) > factor * most(after) + at_least_us && !shrank;
     (up || down).then(|| (at, least(before), least(after)))
 }
 

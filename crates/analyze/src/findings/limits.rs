@@ -98,7 +98,7 @@ pub fn sender_idle(basis: &Basis) -> Option<Finding> {
 pub fn sack_missing(basis: &Basis) -> Option<Finding> {
     let whole = |half: &Half| half.offer.filter(|offer| !offer.is_cut);
     let (mine, other) = (whole(basis.half)?, whole(basis.peer)?);
-    let resent = basis.half.counts.resent_for_loss();
+    let resent = basis.half.counts.resent_for_loss() + basis.half.counts.lost_before_segments;
     if (mine.sack && other.sack) || resent == 0 {
         return None;
     }

@@ -24,7 +24,7 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
     // Part of the window was still acknowledged after the loss: what was outstanding when it happened is of the RTT
     // before.
     let flight = |episode: &Episode| {
-        let rtt_ns = (episode.rtt_us as i64).saturating_mul(1000);
+        let rtt_ns = (basis.rtt_before_us(episode) * 1e3) as i64;
         basis.flight_bytes(episode.silence_from_ns.saturating_sub(2 * rtt_ns), episode.silence_from_ns)
     };
     let is_one = |episode: &&Episode| {
@@ -33,7 +33,7 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
         let back = episode.resent_segments >= GO_BACK_SEGMENTS
             && episode.resent_bytes as f64 >= GO_BACK_SHARE * episode.flight_bytes as f64;
         let full = flight(episode) as f64 > OVERFULL * bdp
-            && episode.rtt_us as f64 / 1e6 > INFLATED * basis.least_rtt_s;
+            && basis.rtt_before_us(episode) / 1e6 > INFLATED * basis.least_rtt_s;
         episode.timeouts > 0 && silent && back && full
     };
     let found: Vec<&Episode> = basis.half.recovery.episodes.iter().filter(is_one).collect();
@@ -52,7 +52,7 @@ pub fn lfp_syndrome(basis: &Basis) -> Option<Finding> {
         bytes(bdp),
         rate(basis.good_bps),
         duration(basis.least_rtt_s),
-        duration(worst.rtt_us as f64 / 1e6),
+        duration(basis.rtt_before_us(worst) / 1e6),
         duration(seconds(worst.silence_ns)),
         worst.resent_segments,
         duration(basis.at_s(worst.end_ns)),
@@ -99,14 +99,18 @@ pub fn policer(basis: &Basis) -> Option<Finding> {
     let episodes = &basis.half.recovery.episodes;
     let (first, last) = (episodes.first()?.start_ns, episodes.last()?.start_ns);
     let all = basis.delivered_bytes(first, last);
-    if episodes.len() < POLICED_EPISODES || all <= 0.0 || last <= first {
+    // What happened before the capture had its queue there, which no RTT behind it shows.
+    let is_before = basis.half.counts.lost_before_segments > basis.half.counts.resent_segments;
+    if episodes.len() < POLICED_EPISODES || all <= 0.0 || last <= first || is_before {
         return None;
     }
     let held_bps = all * 8.0 / seconds(last - first);
-    let sent_bps = |episode: &Episode| episode.flight_bytes as f64 * 8e6 / episode.rtt_us.max(1) as f64;
+    let rtt_us = |episode: &Episode| basis.rtt_before_us(episode).max(1.0);
+    let sent_bps = |episode: &Episode| episode.flight_bytes as f64 * 8e6 / rtt_us(episode);
     let excess = median(episodes.iter().map(sent_bps).collect()) / held_bps;
-    let rtt_s = median(episodes.iter().map(|episode| episode.rtt_us as f64 / 1e6).collect());
-    let usual_s = basis.half.trips.by_sequence.as_deref()?.quantile(0.5).map(|ns| seconds(ns as i64))?;
+    let rtt_s = median(episodes.iter().map(rtt_us).collect()) / 1e6;
+    let usual_ns = basis.half.trips.by_sequence.as_deref()?.quantile(0.5)?;
+    let usual_s = seconds(usual_ns as i64 + basis.half.lag_ns);
     let is_queueless = rtt_s <= POLICED_RTT * basis.least_rtt_s + POLICED_RTT_SLACK_S
         && rtt_s <= POLICED_RISE * usual_s + POLICED_RISE_SLACK_S;
     if !is_queueless || excess < POLICED_EXCESS {
@@ -179,7 +183,7 @@ const SPURIOUS_SHARE: f64 = 0.3;
 
 /// Sent again though nothing was lost: reordering, or delay that jumps.
 pub fn spurious(basis: &Basis) -> Option<Finding> {
-    let (spurious, resent) = (basis.half.recovery.spurious_segments, basis.half.counts.resent_segments);
+    let (spurious, resent) = (basis.half.recovery.spurious_segments, basis.half.counts.repaired_segments());
     if spurious < SPURIOUS_SEGMENTS || (spurious as f64) < SPURIOUS_SHARE * resent as f64 {
         return None;
     }
@@ -221,7 +225,7 @@ pub fn losses(basis: &Basis) -> Option<Finding> {
         "{}, {} of them without a timeout; RTT {} before the first",
         counted(recovery.episode_count, "repair"),
         repairs.len(),
-        recovery.episodes.first().map_or("unknown".to_owned(), |e| duration(e.rtt_us as f64 / 1e6)),
+        recovery.episodes.first().map_or("unknown".to_owned(), |e| duration(basis.rtt_before_us(e) / 1e6)),
     );
     let at = recovery.episodes.first().map_or(basis.start_s(), |e| basis.at_s(e.start_ns));
     Some(basis.finding(Kind::Losses, at, cost, what, evidence))

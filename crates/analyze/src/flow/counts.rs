@@ -112,6 +112,11 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Segments that were sent again, those too whose first copy was lost before the capture.
+    pub fn repaired_segments(&self) -> u64 {
+        self.resent_segments + self.lost_before_segments
+    }
+
     /// Segments sent again because something was thought lost: no SYNs, and nothing that went with one.
     pub fn resent_for_loss(&self) -> u64 {
         self.resent_segments - self.resent_syns - self.fast_open_segments

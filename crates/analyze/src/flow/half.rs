@@ -218,8 +218,10 @@ impl Half {
                 break;
             }
             self.account(front.time_ns + self.lag_ns);
+            let heard_ns = front.time_ns + self.lag_ns;
             (self.space.una_seen, self.space.edge_seen) = (self.space.una_seen.max(front.ack), front.edge);
             self.space.passed.take(1);
+            self.recovery.on_heard(self.space.una_seen, heard_ns);
         }
         self.account(now_ns);
     }
@@ -672,11 +674,20 @@ impl Half {
 
     /// Sent again, but for the first time that this capture sees it.
     fn on_lost_before(&mut self, segment: &Segment, start: u64, bytes: u64, segments: u64) {
-        self.on_silence(segment.time_ns);
+        // What was in flight came before; silence of both for so long is that of no other timer.
+        let now = segment.time_ns;
+        let silent_ns = (now - self.lag_ns - self.last_ack_ns).min(now - self.last_send_ns);
+        let is_timeout = self.is_placed && start <= self.space.una_seen && silent_ns >= LEAST_RTO_NS / 10 * 9;
+        if is_timeout {
+            self.recovery.timeouts += 1;
+            self.recovery.timeout_point = self.space.next;
+        }
+        self.on_silence(now);
         let episode = self.recovery.begin(blank());
         episode.resent_bytes += bytes;
         episode.resent_segments += segments;
-        self.observed.on_resent(segment.time_ns, self.space.relative(start));
+        episode.timeouts += u32::from(is_timeout);
+        self.observed.on_resent(now, self.space.relative(start));
     }
 
     /// Sent before the segment that jumped over it? Timestamps tell, or the IP identification, or the time.
@@ -967,6 +978,7 @@ impl Half {
                 self.account(now);
             }
             (self.space.una_seen, self.space.edge_seen) = (self.space.una_seen.max(ack), self.space.edge);
+            self.recovery.on_heard(self.space.una_seen, now);
         } else {
             self.space.passed.push(Passed { time_ns: now, ack, edge: self.space.edge });
         }
@@ -1004,7 +1016,7 @@ impl Half {
         let rtt_ns = self.measure(now, newest, clean, bytes);
         if self.recovery.is_active() || self.counts.resent_segments > 0 || self.recovery.probed {
             let echo = segment.carries(option::TIMESTAMPS).then_some(segment.ts_echo);
-            self.recovery.on_advance(before, ack, echo, now);
+            self.recovery.on_advance(before, ack, echo);
         }
         let window = self.space.edge.saturating_sub(ack);
         self.observed.on_ack(now, bytes, window, rtt_ns);

@@ -175,13 +175,18 @@ impl Recovery {
         self.recent.push_back(resent);
     }
 
-    /// The acknowledgement now reaches `ack`, from `before`.
-    pub fn on_advance(&mut self, before: u64, ack: u64, echo: Option<u32>, now_ns: i64) {
-        self.probed = false;
-        self.eifel(before, ack, echo);
+    /// The sender has heard that everything below this was taken.
+    #[inline]
+    pub fn on_heard(&mut self, ack: u64, now_ns: i64) {
         if self.current.as_ref().is_some_and(|episode| ack >= episode.point) {
             self.close(now_ns);
         }
+    }
+
+    /// The acknowledgement now reaches `ack`, from `before`.
+    pub fn on_advance(&mut self, before: u64, ack: u64, echo: Option<u32>) {
+        self.probed = false;
+        self.eifel(before, ack, echo);
         // A receiver's DSACK comes up to a round trip after the acknowledgement: the newest are kept.
         while self.recent.len() > RECENT / 2 && self.recent.front().is_some_and(|r| r.end <= before) {
             self.recent.pop_front();

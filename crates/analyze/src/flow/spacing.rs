@@ -14,6 +14,8 @@ use super::histogram::Histogram;
 
 /// Gaps between clusters that are kept for finding a period.
 const CLUSTER_GAPS: usize = 4096;
+/// Least packets that follow closely, on average, where packets come in clusters.
+const CLUSTERED: f64 = 1.5;
 /// Packets of one end before spacing is worth its memory.
 pub const WORTH_PACKETS: u64 = 16;
 
@@ -61,9 +63,12 @@ pub struct Gaps {
     pub longest_burst: u32,
     /// Gaps below zero: order of arrival that times contradict.
     pub backwards: u64,
+    /// All gaps together.
+    all_ns: u64,
     mean: Mean,
     last_ns: Option<i64>,
-    cluster_ns: Option<i64>,
+    /// When the last cluster began; 0 before any did.
+    cluster_ns: i64,
     burst: u32,
 }
 
@@ -78,6 +83,7 @@ impl Gaps {
             return Some(gap);
         }
         self.histogram.record(gap as u64);
+        self.all_ns = self.all_ns.saturating_add(gap as u64);
         let mean = self.mean.update(gap as f64);
         if gap as f64 > 1.5 * mean {
             self.cluster(time_ns);
@@ -94,8 +100,8 @@ impl Gaps {
     }
 
     fn cluster(&mut self, time_ns: i64) {
-        let before = self.cluster_ns.replace(time_ns);
-        if let (Some(before), true) = (before, self.cluster_gaps.len() < CLUSTER_GAPS) {
+        let before = std::mem::replace(&mut self.cluster_ns, time_ns);
+        if before != 0 && self.cluster_gaps.len() < CLUSTER_GAPS {
             self.cluster_gaps.push(u32::try_from(time_ns - before).unwrap_or(u32::MAX));
         }
     }
@@ -109,10 +115,15 @@ impl Gaps {
     /// The period at which clusters begin, if they do. `round_trip_ns` is what must not be mistaken for a timer: a
     /// window sent at once comes back once in each.
     pub fn period(&self, round_trip_ns: Option<i64>) -> Option<Period> {
-        let packets_per_cluster = self.histogram.count() as f64 / self.cluster_gaps.len().max(1) as f64;
+        // Where only the first clusters were kept, as many packets came in each of the others.
+        let clusters_ns = self.cluster_gaps.iter().map(|gap| f64::from(*gap)).sum::<f64>();
+        let cluster_ns = clusters_ns / self.cluster_gaps.len().max(1) as f64;
+        let packets_per_cluster = self.histogram.count() as f64 * cluster_ns / self.all_ns.max(1) as f64;
         let below = round_trip_ns.map_or(u32::MAX, |rtt| u32::try_from(rtt / 10 * 7).unwrap_or(u32::MAX));
         let mut gaps: Vec<u32> = self.cluster_gaps.iter().copied().filter(|gap| *gap < below).collect();
-        if gaps.len() < 50 || gaps.len() * 2 < self.cluster_gaps.len() || packets_per_cluster < 2.0 {
+        let are_close = self.mean_burst().is_some_and(|packets| packets >= CLUSTERED);
+        let are_few = gaps.len() < 50 || gaps.len() * 2 < self.cluster_gaps.len();
+        if are_few || packets_per_cluster < 2.0 || !are_close {
             return None;
         }
         gaps.sort_unstable();
@@ -136,17 +147,16 @@ const TIMERS_NS: [f64; 10] = [0.1e6, 0.125e6, 0.25e6, 0.5e6, 1e6, 10e6 / 3.0, 4e
 pub struct Period {
     /// Nanoseconds.
     pub period_ns: f64,
-    /// Mean resultant length of the gaps as phases of the period: 1 all alike, 0 none.
+    /// How near gaps are to multiples of the period: the mean cosine of their phases, 1 all there, 0 anywhere.
     pub strength: f64,
     /// Packets in a cluster, on average.
     pub packets_per_cluster: f64,
 }
 
-/// How well gaps keep to multiples of a period (mean resultant length of circular statistics).
+/// How well gaps keep to multiples of a period. Gaps that are alike and no multiples are of another one.
 fn strength(gaps: &[u32], period_ns: f64) -> f64 {
-    let phase = |gap: &u32| (f64::from(*gap) / period_ns * std::f64::consts::TAU).sin_cos();
-    let (sin, cos) = gaps.iter().map(phase).fold((0.0, 0.0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
-    sin.hypot(cos) / gaps.len().max(1) as f64
+    let phase = |gap: &u32| (f64::from(*gap) / period_ns * std::f64::consts::TAU).cos();
+    gaps.iter().map(phase).sum::<f64>() / gaps.len().max(1) as f64
 }
 
 /// ACKs against the data they acknowledge.
@@ -225,6 +235,44 @@ mod tests {
         let ticking = clusters(5, 4_000_000, |n| n * 7919 % 200_000).period(None).unwrap();
         assert!((ticking.period_ns - 4e6).abs() < 1e5 && ticking.packets_per_cluster > 4.0, "{ticking:?}");
         assert_eq!(clusters(5, 4_000_000, |n| n * n * 7_919_317 % 3_900_000).period(None), None);
+    }
+
+    /// Packets one by one, with now and then a longer gap: those that begin behind one keep to no timer.
+    #[test]
+    fn gaps_that_are_alike_and_no_multiples_are_no_ticks() {
+        let mut gaps = Gaps::default();
+        let mut time_ns = 0;
+        for round in 0..400 {
+            let packets = if round % 3 == 0 { 10 } else { 5 };
+            for packet in 0..packets {
+                time_ns += if packet == 0 { 4_000_000 } else { 2_400_000 };
+                gaps.on_packet(time_ns);
+            }
+        }
+        assert_eq!(gaps.period(None), None);
+        // Close enough together, and 1.6 or 2.8 times 10 ms from each other.
+        let mut gaps = Gaps::default();
+        let mut time_ns = 0;
+        for round in 0..400 {
+            for packet in 0..5 {
+                gaps.on_packet(time_ns + packet * 12_000);
+            }
+            time_ns += if round % 3 == 0 { 28_000_000 } else { 16_000_000 };
+        }
+        let found = gaps.period(None);
+        assert!(found.is_none_or(|period| (period.period_ns - 10e6).abs() > 1e5), "{found:?}");
+    }
+
+    #[test]
+    fn packets_are_counted_by_all_of_their_clusters_however_many_are_kept() {
+        let mut gaps = Gaps::default();
+        for cluster in 0..20_000 {
+            for packet in 0..4 {
+                gaps.on_packet(cluster * 4_000_000 + packet * 12_000);
+            }
+        }
+        let packets = gaps.period(None).unwrap().packets_per_cluster;
+        assert!((packets - 4.0).abs() < 0.1, "{packets}");
     }
 
     #[test]
