@@ -171,6 +171,20 @@ pub fn hardware_type(interface: &str) -> Result<u16> {
     asked.map_err(|source| Error::io(format!("find interface '{interface}'"), source))
 }
 
+/// Whether an interface of the calling thread's namespace is up.
+///
+/// # Errors
+/// There is no such interface.
+pub fn is_up(interface: &str) -> Result<bool> {
+    // SAFETY: as above.
+    let asked = unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        control(interface, &mut request, libc::SIOCGIFFLAGS as _).map(|()| request.ifr_ifru.ifru_flags)
+    };
+    let flags = asked.map_err(|source| Error::io(format!("interface '{interface}'"), source))?;
+    Ok(i32::from(flags) & libc::IFF_UP != 0)
+}
+
 /// Largest IP packet of an interface of the calling thread's namespace, in bytes.
 pub fn mtu_bytes(interface: &str) -> Result<u32> {
     // SAFETY: as above.

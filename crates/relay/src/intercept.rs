@@ -16,7 +16,7 @@ use crate::{
     logic::one_way::OneWay,
     plan::marks::{HoldSlot, Marks, passing_mark},
 };
-use commands::{interface_exists, ip_all, ip_try, nft, nft_check};
+use commands::{interface_exists, ip_all, ip_shown, ip_try, nft, nft_check};
 use longfat_host::{interface, lease, support, support::Missing, sysctl};
 use marks::FIRST_NUMBER;
 pub(crate) use rules::{ListenPorts, Taking};
@@ -254,6 +254,11 @@ fn missing_late_rules(plan: &InterceptPlan) -> Vec<Missing> {
     .collect()
 }
 
+/// None that is not there is.
+fn is_up(interface: &str) -> bool {
+    interface::is_up(interface).unwrap_or(false)
+}
+
 /// None that is not there is one.
 fn is_bridge(interface: &str) -> bool {
     interface::is_bridge(interface).unwrap_or(false)
@@ -438,12 +443,34 @@ impl Interception {
     /// are not touched.
     pub fn mend(&self, plan: &RelayPlan, ports: &[ListenPorts]) -> Result<bool> {
         let is_others = || find(&self.table_name).is_some_and(|found| found != self.record);
-        if !self.watch.take_lost(&self.table_name, &self.record.numbers) || is_others() {
+        let numbers = &self.record.numbers;
+        let has_lost = self.watch.take_lost(&self.table_name, numbers);
+        let is_in_doubt = self.watch.take_doubts(numbers);
+        if !has_lost && !(is_in_doubt && self.lacks_routes(plan)) || is_others() {
             return Ok(false);
         }
         let made = self.route_again(plan).and_then(|()| self.renew(plan, ports));
         made.inspect_err(|_| self.watch.not_mended())?;
         Ok(true)
+    }
+
+    /// Whether a route is missing that packets of the relay's marks need, and its interface could have.
+    fn lacks_routes(&self, plan: &RelayPlan) -> bool {
+        if !self.is_routed.get() {
+            return false;
+        }
+        let numbers = &self.record.numbers;
+        let held = plan.holding_rules().flat_map(|rule| places(rule, plan.holders()));
+        let held = held.map(|place| (numbers.hold_table(place), numbers.hold_interface(place)));
+        let delivery = (numbers.table, "lo".to_owned());
+        let ways: Vec<_> = std::iter::once(delivery).chain(held).filter(|(_, name)| is_up(name)).collect();
+        families().any(|family| {
+            let lacks = |(table, name): &(u32, String)| {
+                let shown = ip_shown(family, &format!("route show table {table}\n"));
+                !shown.contains(&format!("dev {name}"))
+            };
+            ways.iter().any(lacks)
+        })
     }
 
     /// Makes the ways that are missing.

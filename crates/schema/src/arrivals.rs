@@ -1,6 +1,7 @@
-//! When datagrams of cross traffic leave: laws of the gaps between them, the same for every sender. Pure: what is
-//! random is passed in.
+//! When datagrams of cross traffic leave: laws of the gaps between them, and their draws, the same for every sender,
+//! simulated or real. Pure.
 
+use crate::random::SplitMix64;
 use serde::{Deserialize, Serialize};
 
 /// Law by which datagrams leave. All have the same mean rate; they differ in how bursty they are.
@@ -45,9 +46,29 @@ impl Arrivals {
     }
 }
 
-/// The gaps of one source.
+/// The gaps of one source, as its seed draws them.
 #[derive(Debug, Clone)]
-pub struct Gaps {
+pub struct Drawn {
+    gaps: Gaps,
+    random: SplitMix64,
+}
+
+impl Drawn {
+    /// Gaps of `mean_ns` on average, of one stream of a source with a seed.
+    pub fn new(law: Arrivals, mean_ns: f64, seed: u64, stream: u32) -> Drawn {
+        let random = SplitMix64::new(seed.wrapping_add(u64::from(stream)));
+        Drawn { gaps: Gaps::new(law, mean_ns), random }
+    }
+
+    /// The next gap in nanoseconds.
+    pub fn next_ns(&mut self) -> f64 {
+        self.gaps.next_ns(|| self.random.unit())
+    }
+}
+
+/// A law at work: what is random is passed in.
+#[derive(Debug, Clone)]
+struct Gaps {
     law: Arrivals,
     mean_ns: f64,
     /// What is left of a burst (on-off).
@@ -55,13 +76,12 @@ pub struct Gaps {
 }
 
 impl Gaps {
-    /// Gaps of `mean_ns` on average.
-    pub fn new(law: Arrivals, mean_ns: f64) -> Gaps {
+    fn new(law: Arrivals, mean_ns: f64) -> Gaps {
         Gaps { law, mean_ns, burst_ns: 0.0 }
     }
 
     /// The next gap in nanoseconds. `unit` draws uniformly from [0, 1).
-    pub fn next_ns(&mut self, mut unit: impl FnMut() -> f64) -> f64 {
+    fn next_ns(&mut self, mut unit: impl FnMut() -> f64) -> f64 {
         match self.law {
             Arrivals::Constant => self.mean_ns,
             Arrivals::Poisson => exponential(&mut unit) * self.mean_ns,
@@ -96,7 +116,6 @@ fn exponential(unit: &mut impl FnMut() -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::SplitMix64;
     use proptest::prelude::*;
 
     fn uniform(seed: u64) -> impl FnMut() -> f64 {

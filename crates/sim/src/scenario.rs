@@ -31,7 +31,7 @@ pub struct Scenario {
     pub duration_ns: u64,
     /// Time between two samples.
     pub sample_every_ns: u64,
-    /// Seed of everything random, mixed with the seeds of links and flows.
+    /// Seed of everything random, mixed with the seeds of links. Datagrams leave as their flow's own seed draws.
     pub seed: u64,
 }
 

@@ -5,8 +5,8 @@ use crate::{
     packet::{Family, Segment, flag},
     timers::NEVER,
 };
-use longfat_link::model::{Ecn, random::Random};
-use longfat_schema::arrivals::{Arrivals, Gaps};
+use longfat_link::model::Ecn;
+use longfat_schema::arrivals::{Arrivals, Drawn};
 
 /// Sends datagrams.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub struct UdpSource {
     /// Exact time of the next departure, in the same unit.
     next_65536ns: u128,
     /// Gaps that are drawn; absent: even ones.
-    drawn: Option<(Gaps, Random)>,
+    drawn: Option<Drawn>,
     route: u32,
     to: u32,
     family: Family,
@@ -47,7 +47,7 @@ pub struct UdpOffer {
     /// Seed of the source.
     pub seed: u64,
     /// Which stream of that seed.
-    pub stream: u64,
+    pub stream: u32,
     /// Version of IP.
     pub family: Family,
 }
@@ -70,7 +70,7 @@ impl UdpSource {
     pub fn new(offer: &UdpOffer, route: u32, to: u32) -> UdpSource {
         let bits = u128::from(offer.datagram_bytes) * 8_000_000_000 * 65_536;
         let gap_65536ns = u64::try_from(bits / u128::from(offer.rate_bps.max(1))).unwrap_or(NEVER).max(1);
-        let gaps = || Gaps::new(offer.arrivals, gap_65536ns as f64 / 65_536.0);
+        let drawn = || Drawn::new(offer.arrivals, gap_65536ns as f64 / 65_536.0, offer.seed, offer.stream);
         let mut source = UdpSource {
             sent: 0,
             start_ns: offer.start_ns,
@@ -79,7 +79,7 @@ impl UdpSource {
             datagram_bytes: offer.datagram_bytes,
             gap_65536ns,
             next_65536ns: u128::from(offer.start_ns) << 16,
-            drawn: offer.arrivals.is_random().then(|| (gaps(), Random::new(offer.seed, offer.stream))),
+            drawn: offer.arrivals.is_random().then(drawn),
             route,
             to,
             family: offer.family,
@@ -98,7 +98,7 @@ impl UdpSource {
 
     fn advance(&mut self) {
         self.next_65536ns += match &mut self.drawn {
-            Some((gaps, random)) => (gaps.next_ns(|| random.unit()) * 65_536.0) as u128,
+            Some(drawn) => (drawn.next_ns() * 65_536.0) as u128,
             None => u128::from(self.gap_65536ns),
         };
     }
@@ -132,5 +132,36 @@ impl UdpSink {
     /// Datagrams missing among those up to the highest that arrived.
     pub fn lost(&self) -> u64 {
         self.highest.saturating_sub(self.received)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the program that sends real ones has them leave.
+    #[test]
+    fn datagrams_leave_as_the_seed_draws_them() {
+        for arrivals in [Arrivals::Poisson, Arrivals::Onoff, Arrivals::Pareto] {
+            let offer = UdpOffer {
+                start_ns: 1_000_000_000,
+                stop_ns: NEVER,
+                bytes: None,
+                datagram_bytes: 1250,
+                rate_bps: 10_000_000,
+                arrivals,
+                seed: 77,
+                stream: 3,
+                family: Family::Ipv4,
+            };
+            let mut source = UdpSource::new(&offer, 0, 0);
+            let mut drawn = Drawn::new(arrivals, 1e6, 77, 3);
+            let mut due_ns = 1e9;
+            for _ in 0..1000 {
+                due_ns += drawn.next_ns();
+                assert!((source.next_at_ns() as f64 - due_ns).abs() < 2.0);
+                source.advance();
+            }
+        }
     }
 }

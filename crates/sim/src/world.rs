@@ -256,8 +256,8 @@ impl Builder<'_> {
             datagram_bytes: udp.datagram_bytes,
             rate_bps: flow.rate_bps.unwrap_or(0),
             arrivals: udp.arrivals,
-            seed: udp.seed ^ self.scenario.seed,
-            stream: u64::from(number),
+            seed: udp.seed,
+            stream: number,
             family: udp.family,
         };
         let index = self.udp_sources.len();

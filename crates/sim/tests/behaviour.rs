@@ -342,6 +342,38 @@ fn a_relays_closed_window_opens_again() {
     assert!(received > 8_000_000, "{received}");
 }
 
+/// As Linux does: probes of a closed window wait twice as long each time, the retransmission timer does not; and the
+/// window of congestion is halved for each timeout of idleness, whatever probes there were.
+#[test]
+fn whom_a_closed_window_stopped_for_long_begins_anew_with_its_first_window() {
+    const DARK_US: std::ops::Range<i64> = 3_000_000..12_000_000;
+    let mut scenario = relayed(400_000);
+    scenario.links[0].plan.forward.line.delay_ns = 20 * MS;
+    scenario.flows[0].bytes = None;
+    let line = scenario.links[1].plan.forward.line.clone();
+    let dark = longfat_link::plan::LossPlan::Bernoulli { probability: 1.0 };
+    scenario.links[1].plan.forward.schedule = [(DARK_US.start, Some(dark)), (DARK_US.end, None)]
+        .map(|(at_us, loss)| {
+            let loss = loss.unwrap_or(line.loss.clone());
+            let line = longfat_link::plan::LinePlan { loss, ..line.clone() };
+            longfat_link::plan::ChangePlan { at_ns: at_us as u64 * 1000, line, queue: None }
+        })
+        .to_vec();
+    let outcome = outcome(&Scenario { duration_ns: 30 * SECOND, ..scenario });
+    let client = |range: std::ops::Range<i64>| {
+        let samples = outcome.tcp().filter(|tcp| tcp.role == "sender");
+        samples.filter(move |tcp| range.contains(&tcp.time_us)).cloned().collect::<Vec<_>>()
+    };
+    let idle = client(6_000_000..DARK_US.end);
+    assert!(idle.iter().all(|tcp| tcp.flight_segments == 0 && tcp.rto_us < 400_000), "{:?}", idle.last());
+    let stopped_with = idle.last().unwrap().cwnd_segments;
+    assert!(stopped_with > 40, "{stopped_with}");
+    // Once the relay's buffer has moved on.
+    let after = client(DARK_US.end..30_000_000);
+    let again = after.iter().find(|tcp| tcp.flight_segments > 0).unwrap();
+    assert!(again.cwnd_segments < stopped_with / 2, "{again:?}");
+}
+
 #[test]
 fn paced_segments_leave_one_by_one() {
     let mut plan = tcp("reno");

@@ -1,10 +1,7 @@
 //! When bytes and datagrams are due. Time is passed in: nanoseconds since the stream's start.
 
 use crate::plan::TransferPlan;
-use longfat_schema::{
-    arrivals::{Arrivals, Gaps},
-    random::SplitMix64,
-};
+use longfat_schema::arrivals::{Arrivals, Drawn};
 
 /// Nanoseconds that `bytes` take at `rate_bps`, rounded down.
 fn span_ns(bytes: u64, rate_bps: u64) -> u64 {
@@ -37,8 +34,7 @@ pub struct Departures {
     datagram_bytes: u64,
     rate_bps: u64,
     law: Arrivals,
-    gaps: Gaps,
-    random: SplitMix64,
+    gaps: Drawn,
     next_ns: u64,
     count: u64,
 }
@@ -52,8 +48,7 @@ impl Departures {
             datagram_bytes,
             rate_bps,
             law: plan.arrivals,
-            gaps: Gaps::new(plan.arrivals, mean_ns),
-            random: SplitMix64::new(plan.arrivals_seed.wrapping_add(u64::from(stream))),
+            gaps: Drawn::new(plan.arrivals, mean_ns, plan.arrivals_seed, stream),
             next_ns: 0,
             count: 0,
         };
@@ -84,8 +79,7 @@ impl Departures {
     }
 
     fn gap_ns(&mut self) -> u64 {
-        let random = &mut self.random;
-        self.gaps.next_ns(|| random.unit()) as u64
+        self.gaps.next_ns() as u64
     }
 }
 

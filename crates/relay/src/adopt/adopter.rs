@@ -26,7 +26,7 @@ use std::{
     os::fd::AsFd,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -51,6 +51,8 @@ pub(crate) struct Adopting {
     inserted: AtomicU64,
     /// By [`Reason`].
     passed: [AtomicU64; Reason::ALL.len()],
+    /// Another relay is about to take over: its rules know nothing of handshakes under way here.
+    hands_over: AtomicBool,
     /// Watcher for rules that adopt in mid-stream.
     pub watcher: Watcher,
 }
@@ -78,6 +80,31 @@ impl Adopting {
     /// Connections that stayed end to end, by the reason.
     pub fn passed(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
         Reason::ALL.into_iter().map(|reason| (reason, self.passed[reason as usize].load(Ordering::Relaxed)))
+    }
+
+    /// This relay has taken connections over that sockets were put into. What was led to an interface before, and is
+    /// still in it, must not pass them: nobody would ask its end for it again.
+    pub fn taken_over(&self, pairs: impl Iterator<Item = Pair>) {
+        let (mut table, now) = (self.table(), Instant::now());
+        pairs.for_each(|pair| table.taken(pair, now));
+    }
+
+    /// No sockets are put behind handshakes until [`Adopting::forget_handshakes`]: another relay exchanges the rules by
+    /// which all that follows is held.
+    pub fn begin_handing_over(&self) {
+        self.hands_over.store(true, Ordering::Release);
+    }
+
+    /// The rules were exchanged, and hold nothing of handshakes that were seen before. A killed relay's rules send
+    /// copies to whoever listens after it.
+    pub fn forget_handshakes(&self) {
+        let mut table = self.table();
+        if let Some(log) = self.log.get() {
+            let mut buffer = vec![0; PACKET_BYTES];
+            while log.read(&mut buffer).is_some() {}
+        }
+        table.forget_open();
+        self.hands_over.store(false, Ordering::Release);
     }
 
     fn count_passed(&self, reason: Reason) {
@@ -238,6 +265,9 @@ impl<'a> Adopter<'a> {
             Verdict::Taken => drop(tun.write(packet)),
             Verdict::Passed => self.send(packet, segment.to.ip()),
             Verdict::Pass(reason) => self.pass(&segment, reason),
+            Verdict::Insert(..) if adopting.hands_over.load(Ordering::Acquire) => {
+                self.pass(&segment, Reason::Draining);
+            }
             // Its end sends it again; numbers are taken from what arrived whole.
             Verdict::Insert(..) if !segment.is_intact() => self.send(packet, segment.to.ip()),
             Verdict::Insert(between, rule) => match self.insert(&segment, &between, rule, tun) {

@@ -158,6 +158,11 @@ impl Handshakes {
         }
     }
 
+    /// Forgets handshakes under way: rules do not hold what follows any more, so what was held before may be overtaken.
+    pub fn forget_open(&mut self) {
+        self.entries.retain(|_, entry| matches!(entry.stage, Stage::Taken | Stage::Passed(_)));
+    }
+
     /// Handshakes remembered.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -253,6 +258,20 @@ mod tests {
         world.now += LIFE;
         world.answer(20, 11);
         assert!(world.table.is_empty());
+    }
+
+    /// Rules that were exchanged hold nothing of it: what was held before may have been overtaken.
+    #[test]
+    fn handshakes_from_before_the_rules_are_forgotten_and_what_was_taken_is_not() {
+        let mut world = World::new();
+        world.syn(10);
+        world.answer(20, 11);
+        world.table.forget_open();
+        assert_eq!(world.held(11, 21), Verdict::Pass(Reason::Unseen));
+        assert_eq!(world.held(12, 21), Verdict::Passed);
+        world.table.taken(world.pair, world.now);
+        world.table.forget_open();
+        assert_eq!(world.held(11, 21), Verdict::Taken);
     }
 
     #[test]

@@ -55,10 +55,14 @@ impl Exit {
         let Some(listener) = &self.listener else { return false };
         let outcome = match Wire::accept(listener) {
             Ok(None) => return false,
-            Ok(Some(wire)) => hand_over(workers, running, (answers, listener), wire),
+            Ok(Some(wire)) => {
+                workers.held.adopting.begin_handing_over();
+                hand_over(workers, running, (answers, listener), wire)
+            }
             Err(source) => Err(Error::io("listen to a successor", source)),
         };
         let Err(error) = outcome else { return true };
+        workers.held.adopting.forget_handshakes();
         workers.shared.journal.warn(&format!("nothing was handed over, this relay goes on: {error}"));
         false
     }

@@ -117,8 +117,8 @@ impl<'a> Running<'a> {
             Ok(true) => {
                 self.forget_sets();
                 journal.warn(
-                    "somebody removed rules of this relay (nft flush ruleset, ip rule del); they stand again. Packets \
-                     that passed meanwhile may have ended connections",
+                    "somebody removed rules or routes of this relay (nft flush ruleset, ip rule del, ip link set lo \
+                     down); they stand again. Packets that passed meanwhile may have ended connections",
                 );
             }
             Err(error) => journal.warn(&format!("make rules again that somebody removed: {error}")),

@@ -195,6 +195,9 @@ fn prepare_and_work(
     }
     if let Some(interception) = interception {
         interception.start(plan, &ports)?;
+        if estate.is_there {
+            workers.held.adopting.forget_handshakes();
+        }
     }
     listeners.close_inherited();
     let mut running = Running::new(Arc::clone(plan), listeners, ports, interception);
@@ -300,6 +303,8 @@ fn take_over(workers: &Workers, estate: &mut Estate) -> Result<Vec<Pair>> {
     let pair = |arrival: &Arrival| (arrival.record.client, arrival.record.server);
     let adopted = connections.values().filter(|arrival| arrival.record.adopted.is_some()).map(pair).collect();
     workers.held.adopting.watcher.acks.end_all_but(connections.values().map(pair));
+    let inserted = connections.values().filter(|arrival| arrival.record.inserted);
+    workers.held.adopting.taken_over(inserted.map(pair));
     let count = workers.handles.len();
     let mut shares: Vec<(Vec<_>, Vec<_>)> = (0..count).map(|_| Default::default()).collect();
     for arrival in connections.into_values() {

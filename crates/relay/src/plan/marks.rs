@@ -78,6 +78,16 @@ impl Marks {
         format!("{}{}", self.hold_prefix(), place.number())
     }
 
+    /// Whether an interface of that name is one of them.
+    pub fn is_hold_interface(&self, name: &str) -> bool {
+        name.starts_with(&self.hold_prefix())
+    }
+
+    /// Whether it is a table of these.
+    pub fn has_table(&self, table: u32) -> bool {
+        table.wrapping_sub(self.table) < Self::TABLES
+    }
+
     /// All of them, as nftables names many.
     pub fn hold_interfaces(&self) -> String {
         format!("{}*", self.hold_prefix())

@@ -188,6 +188,8 @@ pub struct Sender {
     skb_bytes: u64,
     unsent_limit_bytes: u64,
     pub(super) timer: Timer,
+    /// Probes of the window since it closed.
+    pub(super) window_probes: u32,
     pub(super) high_seq: u64,
     pub(super) undo_marker: Option<u64>,
     pub(super) undo_retrans: i64,
@@ -249,6 +251,7 @@ impl Sender {
             skb_bytes: if matches!(plan.send_buffer, SendBuffer::Auto(_)) { SKB_BYTES } else { 0 },
             unsent_limit_bytes: plan.unsent_limit_bytes.unwrap_or(u64::MAX),
             timer: Timer::default(),
+            window_probes: 0,
             high_seq: 0,
             undo_marker: None,
             undo_retrans: 0,

@@ -3,7 +3,7 @@
 
 use super::{
     output::Outlet,
-    rtt::RTO_MIN_US,
+    rtt::{RTO_MAX_US, RTO_MIN_US},
     sender::{CaState, Found, Sender},
 };
 use crate::timers::NEVER;
@@ -196,6 +196,7 @@ impl Sender {
     /// The window is closed and nothing is outstanding: only a probe learns that it has opened.
     pub(super) fn schedule_window_probe(&mut self, now_ns: u64) {
         if self.board.packets_out() == 0 && self.timer.kind != Kind::ZeroWindow {
+            self.window_probes = 0;
             self.timer.set(Kind::ZeroWindow, now_ns + self.rto_ns());
         }
     }
@@ -206,7 +207,9 @@ impl Sender {
             return;
         }
         out.probe();
-        self.rtt.back_off();
-        self.timer.set(Kind::ZeroWindow, out.now_ns() + self.rto_ns());
+        // Twice as long each time (tcp_probe0_when). The retransmission timeout stays: nothing was lost.
+        self.window_probes += 1;
+        let wait_ns = (self.rto_ns() << self.window_probes.min(16)).min(RTO_MAX_US * 1000);
+        self.timer.set(Kind::ZeroWindow, out.now_ns() + wait_ns);
     }
 }
