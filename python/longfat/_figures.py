@@ -112,7 +112,13 @@ def timeline(path, table, column, axes=None, **where):
     rows = _arrow(runs, path, table, {key: value for key, value in where.items() if key in known}).to_pandas()
     for name, value in where.items():
         if name not in known:
-            rows = rows[rows[name] == value]
+            if name not in rows.columns:
+                raise KeyError(f"no axis and no column {name}; there are {', '.join(sorted(known))} and {', '.join(rows.columns)}")
+            chosen = rows[rows[name] == value]
+            if chosen.empty:
+                values = ", ".join(map(str, rows[name].drop_duplicates().head(12)))
+                raise ValueError(f"no row of '{table}' has {name}={value!r}; there are {values}")
+            rows = chosen
     axes = _axes(axes)
     factor, label = _unit(column)
     line_columns = [name for name in dict.fromkeys([*_LINES, *known]) if name in rows.columns and rows[name].nunique() > 1]

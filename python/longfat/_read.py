@@ -1,6 +1,7 @@
 """From run directories to tables."""
 
 import json
+import math
 import warnings
 from pathlib import Path
 
@@ -18,6 +19,10 @@ _PLACE = ("experiment", "cell", "repeat", "seed", "backend", "status", "path", "
 
 #: How a run may have ended, as manifests write it, the best first; the Rust crate `longfat-schema` has the same.
 STATUSES = ("done", "unexplained", "invalid", "failed")
+
+
+#: Largest array that [open] makes.
+_MOST_BYTES = 2 << 30
 
 
 class SchemaError(ValueError):
@@ -59,8 +64,12 @@ def manifests(path):
 
 def _manifest(directory):
     """The manifest of a result's run, or none where it is damaged."""
+    file = directory / "manifest.json"
     try:
-        return {**_json(directory / "manifest.json"), "path": str(directory)}
+        manifest = {**_json(file), "path": str(directory)}
+        if missing := [key for key in ("metrics", "case", "repeat", "status") if key not in manifest]:
+            raise _DamagedError(f"{file} says no {', '.join(missing)}; it was damaged or written by another program")
+        return manifest
     except _DamagedError as error:
         warnings.warn(f"a run is left out: {error}", stacklevel=3)
         return None
@@ -173,10 +182,13 @@ def open(path, status=("done",)):
     taken = {*_PLACE, *metrics}
     columns = _columns(runs, taken)
     counted = frame[frame["status"].isin(statuses) & frame["stream"].isna()]
+    places = {columns[axis]: known for axis, known in labels.items()}
+    places["repeat"] = sorted({run["repeat"] for run in runs})
+    places["of"] = sorted({metric["of"] for run in runs for metric in run["metrics"] if metric.get("stream") is None})
+    _refuse_too_large(path, places, metrics)
     data = counted.set_index([*columns.values(), "repeat", "of"])[metrics].to_xarray()
-    repeats = sorted({run["repeat"] for run in runs})
     # In the order of the sweep, also where every run of a value was invalid.
-    data = data.reindex({**{columns[axis]: known for axis, known in labels.items()}, "repeat": repeats})
+    data = data.reindex(places)
     for axis, known in labels.items():
         values = [numbers[axis][label] for label in known]
         if all(value is not None for value in values) and len(units[axis]) == 1:
@@ -190,13 +202,30 @@ def open(path, status=("done",)):
     return data
 
 
+def _refuse_too_large(path, places, metrics):
+    """Every value of an axis has a place at every value of the others, also where a sweep has few of these (zip, sample)."""
+    values = math.prod(map(len, places.values()))
+    size = 8 * values * len(metrics)
+    if size > _MOST_BYTES:
+        sides = " by ".join(f"{len(known)} {name}" for name, known in places.items())
+        raise ValueError(
+            f"'{path}' would take {size / 1e9:.1f} GB as an array: {sides} by {len(metrics)} metrics, most of it missing; "
+            "longfat.figures has a row for each run instead"
+        )
+
+
 def _wanted(run, where):
     at = {axis["axis"]: axis["label"] for axis in run.get("axes") or []}
     at.update(case=at.get("case", run["case"]), repeat=run["repeat"])
     unknown = set(where) - set(at)
     if unknown:
         raise KeyError(f"no axis {', '.join(sorted(unknown))}; there are {', '.join(at)}")
-    return at, all(str(at[axis]) == str(label) for axis, label in where.items())
+    return at, all(str(at[axis]) == _label(label) for axis, label in where.items())
+
+
+def _label(label):
+    """A label as files have it; numbers of tables are often floats."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def arrow(path, table, **where):
@@ -218,7 +247,11 @@ def _arrow(runs, path, table, where):
         if not file.is_file():
             continue
         # Axes from paths are left alone: partitions of a path would come twice.
-        rows = pyarrow.parquet.read_table(file, partitioning=None)
+        try:
+            rows = pyarrow.parquet.read_table(file, partitioning=None)
+        except (pyarrow.ArrowInvalid, OSError) as error:
+            warnings.warn(f"a table is left out: {file}: {error}", stacklevel=3)
+            continue
         for axis, label in [("run", run["path"]), *at.items()]:
             kind = pyarrow.int64() if isinstance(label, int) else pyarrow.string()
             name = _free(axis, rows.column_names)

@@ -61,3 +61,11 @@ def test_a_column_over_time_is_a_line_per_connection(sweep):
     axes = longfat.timeline(sweep, "tcp", "cwnd_segments", rate="20Mbit", delay="2ms", repeat=1, role="sender")
     assert len(axes.get_lines()) == 2
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("time [s]", "cwnd segments")
+
+
+def test_a_timeline_of_nothing_is_refused_with_what_there_is(sweep):
+    with pytest.raises(ValueError, match="no row of 'tcp' has flow='nix'; there are measured"):
+        longfat.timeline(sweep, "tcp", "cwnd_segments", flow="nix")
+    with pytest.raises(KeyError, match="no axis and no column nix"):
+        longfat.timeline(sweep, "tcp", "cwnd_segments", nix="nix")
+    assert longfat.timeline(sweep, "tcp", "cwnd_segments", repeat=1.0).lines

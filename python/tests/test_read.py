@@ -127,6 +127,31 @@ def test_a_run_whose_manifest_is_damaged_is_left_out_with_a_warning(sweep, tmp_p
         longfat.manifests(copy)
 
 
+def test_things_of_runs_that_do_not_count_have_their_place(sweep):
+    data = longfat.open(sweep, status="failed")
+    assert data.goodput_bps.sel(of="measured").isnull().all()
+
+
+def test_a_damaged_table_is_left_out_with_a_warning_and_a_manifest_without_figures_too(sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "copy")
+    runs = [copy / run["path"] for run in json.loads((copy / "result.json").read_text())["runs"]]
+    whole = set(longfat.samples(copy, "tcp").run)
+    (runs[0] / "tcp.parquet").write_bytes((runs[0] / "tcp.parquet").read_bytes()[:100])
+    with pytest.warns(UserWarning, match="a table is left out.*tcp.parquet"):
+        assert set(longfat.samples(copy, "tcp").run) == whole - {str(runs[0])}
+    manifest = json.loads((runs[1] / "manifest.json").read_text())
+    del manifest["metrics"]
+    (runs[1] / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.warns(UserWarning, match="says no metrics"):
+        assert len(longfat.manifests(copy)) == len(runs) - 1
+
+
+def test_an_array_that_would_not_fit_is_refused_with_what_fits(sweep, monkeypatch):
+    monkeypatch.setattr("longfat._read._MOST_BYTES", 1000)
+    with pytest.raises(ValueError, match=r"2 rate by 2 delay by 3 repeat .* longfat.figures has a row"):
+        longfat.open(sweep)
+
+
 def test_a_result_without_runs_is_refused_with_the_mend(sweep, tmp_path):
     content = json.loads((sweep / "result.json").read_text())
     (tmp_path / "result.json").write_text(json.dumps({**content, "runs": []}))

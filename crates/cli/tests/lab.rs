@@ -485,6 +485,30 @@ fn a_result_is_never_written_over_another() {
     assert_eq!(fs::read_to_string(bench.path("out/result.json")).unwrap(), "{}");
 }
 
+/// Whole sessions keep everybody away, single runs whole sessions only: a cluster's jobs share a directory.
+#[test]
+fn nobody_makes_runs_where_somebody_else_makes_them() {
+    let bench = Bench::new("busy");
+    copy_experiment(&bench, "smoke.toml");
+    fs::create_dir(bench.path("out")).unwrap();
+    let held = fs::File::open(bench.path("out")).unwrap();
+    let run =
+        |only: &[&str]| bench.lab(&[&["run", "smoke.toml", "--backend", "sim", "-o", "out"], only].concat());
+    held.lock().unwrap();
+    for only in [&[][..], &["--only", "0"]] {
+        let output = run(only);
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        assert!(stderr(&output).contains("another program is making runs in 'out'"), "{}", stderr(&output));
+    }
+    assert_eq!(fs::read_dir(bench.path("out")).unwrap().count(), 0, "nothing was written");
+    held.unlock().unwrap();
+    held.lock_shared().unwrap();
+    assert_eq!(run(&["--only", "0"]).status.code(), Some(0));
+    assert_eq!(run(&[]).status.code(), Some(2));
+    held.unlock().unwrap();
+    assert_eq!(run(&[]).status.code(), Some(0));
+}
+
 /// A file system of 48 KiB, unmounted on drop.
 struct Full<'a>(&'a Path);
 

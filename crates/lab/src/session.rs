@@ -117,6 +117,14 @@ pub enum SessionError {
         /// The run.
         run: String,
     },
+    /// Somebody else is making these runs.
+    #[error(
+        "another program is making runs in '{directory}'; wait until it has ended, or choose another directory with -o"
+    )]
+    Busy {
+        /// The result.
+        directory: String,
+    },
     /// A directory or file could not be made.
     #[error("{path}: {source}")]
     Io {
@@ -201,6 +209,7 @@ impl Session<'_> {
     pub fn run(&self, tell: &mut dyn FnMut(Event<'_>), stop: &AtomicBool) -> Result<Finished, SessionError> {
         // Before anything is touched: a congestion control that is not there ends it here.
         self.check(self.plans)?;
+        let _claimed = self.claim(fs::File::try_lock)?;
         let (mut finished, pending) = self.resume(tell)?;
         let whole = match self.backend {
             Backend::Simulated { workers } => {
@@ -266,8 +275,24 @@ impl Session<'_> {
             return Ok(Some(manifest));
         }
         self.check(std::slice::from_ref(plan))?;
-        make_directory(self.directory)?;
+        let _claimed = self.claim(fs::File::try_lock_shared)?;
         self.run_until_valid(index, plan, tell, stop)
+    }
+
+    /// Makes the directory and holds it, so that nobody else makes the runs that this session makes, or gathers them
+    /// before they are made; where a file system has no locks, nobody is kept away.
+    fn claim(
+        &self,
+        lock: impl FnOnce(&fs::File) -> Result<(), fs::TryLockError>,
+    ) -> Result<fs::File, SessionError> {
+        make_directory(self.directory)?;
+        let held = fs::File::open(self.directory).map_err(|source| io_error(self.directory, source))?;
+        match lock(&held) {
+            Err(fs::TryLockError::WouldBlock) => {
+                Err(SessionError::Busy { directory: self.directory.display().to_string() })
+            }
+            _ => Ok(held),
+        }
     }
 
     /// Whether these plans can be carried out, as far as that shows before anything is made.

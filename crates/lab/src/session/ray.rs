@@ -249,6 +249,7 @@ impl Session<'_> {
         if let Backend::Simulated { .. } = self.backend {
             simulated::check(self.plans)?;
         }
+        let _claimed = self.claim(std::fs::File::try_lock)?;
         let (mut finished, pending) = self.resume(tell)?;
         let packs = self.directory.join(PACKS);
         clear(&packs)?;

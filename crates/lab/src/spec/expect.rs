@@ -170,7 +170,7 @@ const GRAMMAR: &str = "write it like 'fairness > 0.9', 'goodput of bulk >= 20Mbi
                        'goodput of bulk in relayed >= 2 * goodput of bulk in plain'";
 
 fn short_form(text: &str, known: &Known<'_>) -> Result<(FigureSpec, Right, Bounds), String> {
-    let mut spaced = text.to_owned();
+    let mut spaced = text.replace(" %", "%");
     for operator in ["<", ">", "*"] {
         spaced = spaced.replace(operator, &format!(" {operator} "));
     }
@@ -204,7 +204,7 @@ fn short_form(text: &str, known: &Known<'_>) -> Result<(FigureSpec, Right, Bound
     }
 }
 
-/// `METRIC [of NAME] [in CASE] [at AXIS=LABEL]…`; nothing when it is none of that.
+/// `METRIC [of NAME] [in CASE] [at AXIS=LABEL[,AXIS=LABEL…]]`; nothing when it is none of that.
 fn figure(words: &[&str], known: &Known<'_>) -> Option<Result<FigureSpec, String>> {
     let (name, rest) = words.split_first()?;
     if rest.len() % 2 != 0 {
@@ -215,9 +215,17 @@ fn figure(words: &[&str], known: &Known<'_>) -> Option<Result<FigureSpec, String
         match pair {
             ["of", name] => of = Some((*name).to_owned()),
             ["in", name] => case = Some((*name).to_owned()),
-            ["at", place] => {
-                let (axis, label) = place.split_once('=')?;
-                at.insert(axis.to_owned(), OneOrMany::One(label.to_owned()));
+            // Several as cells are named; a comma may be part of a label.
+            ["at", places] => {
+                let mut found: Vec<(&str, String)> = Vec::new();
+                for part in places.split(',') {
+                    match (part.split_once('='), found.last_mut()) {
+                        (Some((axis, label)), _) => found.push((axis, label.to_owned())),
+                        (None, Some((_, label))) => label.push_str(&format!(",{part}")),
+                        (None, None) => return None,
+                    }
+                }
+                at.extend(found.into_iter().map(|(axis, label)| (axis.to_owned(), OneOrMany::One(label))));
             }
             _ => return None,
         }

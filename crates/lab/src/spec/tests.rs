@@ -526,6 +526,16 @@ fn wrong_expectations_say_how_they_are_written() {
     }
 }
 
+/// As cells are called, and with a sign of its own behind a share.
+#[test]
+fn several_axes_of_an_expectation_are_written_as_cells_are_named() {
+    let text = "expect = ['utilisation of path/forward in plain at rate=25Mbit,delay=2ms < 50 %']";
+    let experiment = swept(text, "\"links.path.delay\" = [\"1ms\", \"2ms\"]").unwrap();
+    let [pair] = experiment.expect[0].pairs.as_slice() else { panic!("{:?}", experiment.expect) };
+    assert_eq!(pair.left.case, "plain,rate=25Mbit,delay=2ms");
+    assert_eq!(pair.bounds.most, Some(expect::Bound { value: 0.5, strict: true }));
+}
+
 #[test]
 fn published_figures_go_to_the_cells_they_are_of() {
     let text = "[[published]]\ncase = 'plain'\nat = { rate = '25Mbit' }\nmetric = 'goodput_bps'\nof = 'measured'\nvalue = 1.0";

@@ -220,8 +220,12 @@ pub fn shares(experiment: &Experiment, cases: &[Vec<StreamGoodput>], id: &str) -
     let greatest = cases.iter().flatten().map(|stream| stream.goodput_bps).fold(0.0, f64::max);
     let unit = Quantity::Rate.unit(greatest);
     let rows = experiment.summary.cases.iter().zip(cases);
-    let rows: Vec<Row> =
-        rows.map(|(case, streams)| share_row(&case.title, streams, experiment.focus(), unit)).collect();
+    // Marks of a run that does not count would look like those of one that does.
+    let row = |(case, streams): (&CaseSummary, &Vec<StreamGoodput>)| match case.done {
+        0 => Row { label: case.title.clone(), note: nothing(case), dots: Vec::new() },
+        _ => share_row(&case.title, streams, experiment.focus(), unit),
+    };
+    let rows: Vec<Row> = rows.map(row).collect();
     let words = rows.iter().map(|row| format!("{}: {}. ", row.label, row.note)).collect();
     let chart = DotChart {
         id: id.to_owned(),

@@ -141,14 +141,19 @@ fn slower<'a>(runs: impl Iterator<Item = &'a RunManifest>) -> String {
     if most.is_none() { String::new() } else { format!(", {most}× slower") }
 }
 
-/// Use of the busiest direction of an emulated link.
+/// Use of the busiest direction of a link, of those whose rate is known and fixed; and which it is, unless it is the
+/// way there by the only link.
 fn busiest_link(case: &CaseInfo, runs: &[RunManifest]) -> Option<String> {
     const METRIC: &str = "utilisation_ratio";
     let of_case = runs.iter().filter(|run| run.case == case.name).flat_map(|run| &run.metrics);
     let scopes: std::collections::BTreeSet<&str> =
         of_case.filter(|metric| metric.metric == METRIC).map(|metric| metric.of.as_str()).collect();
-    let used = scopes.iter().filter_map(|of| Spread::of(figures(&case.name, METRIC, of, runs)));
-    used.map(|spread| spread.median).max_by(f64::total_cmp).map(|value| quantity::of_metric(METRIC, value))
+    let used = scopes.iter().filter_map(|of| Some((Spread::of(figures(&case.name, METRIC, of, runs))?, *of)));
+    let (spread, of) = used.max_by(|(one, _), (other, _)| one.median.total_cmp(&other.median))?;
+    let text = quantity::of_metric(METRIC, spread.median);
+    let links: std::collections::BTreeSet<_> = scopes.iter().filter_map(|of| of.split('/').next()).collect();
+    let is_plain = links.len() == 1 && of.ends_with("/forward");
+    Some(if is_plain { text } else { format!("{text} ({of})") })
 }
 
 /// Emulated figures beside what the simulator makes of the same plans: how many agree, and those that do not.
