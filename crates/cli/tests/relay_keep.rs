@@ -457,7 +457,7 @@ fn what_a_start_that_fails_has_carried_waits_for_the_next() {
     service.end();
 }
 
-/// Its sockets have a mark by which nothing is led to them any more.
+/// Sockets of a relay whose table has gone have a mark by which nothing is led to them any more.
 #[test]
 fn what_a_killed_relay_carried_goes_on_without_its_rules() {
     let bed = Bed::new("kgone");

@@ -446,7 +446,8 @@ impl Interception {
         let numbers = &self.record.numbers;
         let has_lost = self.watch.take_lost(&self.table_name, numbers);
         let is_in_doubt = self.watch.take_doubts(numbers);
-        if !has_lost && !(is_in_doubt && self.lacks_routes(plan)) || is_others() {
+        let lacks_any = has_lost || is_in_doubt && self.lacks_routes(plan);
+        if !lacks_any || is_others() {
             return Ok(false);
         }
         let made = self.route_again(plan).and_then(|()| self.renew(plan, ports));

@@ -13,7 +13,7 @@ const TABLES: u32 = 1 << (7 - 1);
 const ROUTING_RULES: u32 = 1 << (8 - 1) | 1 << (19 - 1);
 /// RTNLGRP_LINK, RTNLGRP_IPV4_ROUTE and RTNLGRP_IPV6_ROUTE. The routes of an interface that is set down go without a
 /// word where they are of IPv4.
-const ROUTES: u32 = 1 << (1 - 1) | 1 << (7 - 1) | 1 << (11 - 1);
+const ROUTES: u32 = 1 | 1 << (7 - 1) | 1 << (11 - 1);
 /// RTM_NEWLINK, and RTM_DELLINK; `struct ifinfomsg` and IFLA_IFNAME of linux/if_link.h.
 const LINK_TOLD: [u16; 2] = [16, 17];
 const LINK_BYTES: usize = 16;

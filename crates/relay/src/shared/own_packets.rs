@@ -38,7 +38,7 @@ pub(crate) struct OwnPackets {
 }
 
 impl OwnPackets {
-    /// They look like a relay's until [`OwnPackets::resemble`] is called.
+    /// Packets that look like a relay's until [`OwnPackets::resemble`] is called.
     pub fn new(mark: Option<u32>) -> Result<OwnPackets> {
         Ok(OwnPackets {
             mark,
