@@ -21,13 +21,18 @@ pub fn listen(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// A server with its port: `host`, `host:5201`, `10.0.0.2`, `2001:db8::1`, `[2001:db8::1]:5201`.
+/// A server with its port: `host`, `host:5201`, `10.0.0.2`, `2001:db8::1`, `[2001:db8::1]:5201`, `fe80::1%eth0`.
 ///
 /// # Errors
 /// A port that is none, for a person.
 pub fn server(text: &str) -> Result<String, String> {
     if let Ok(ip) = unbracketed(text).parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, PORT).to_string());
+    }
+    // An address of a link alone, by the interface there.
+    let bare = unbracketed(text);
+    if bare.split_once('%').is_some_and(|(ip, zone)| ip.parse::<Ipv6Addr>().is_ok() && !zone.contains(']')) {
+        return Ok(format!("[{bare}]:{PORT}"));
     }
     match text.rsplit_once(':') {
         None if text.is_empty() => Err("give the server's name or address".to_owned()),
@@ -78,6 +83,9 @@ mod tests {
             ("2001:db8::1", "[2001:db8::1]:5201"),
             ("[2001:db8::1]", "[2001:db8::1]:5201"),
             ("[2001:db8::1]:99", "[2001:db8::1]:99"),
+            ("fe80::1%eth0", "[fe80::1%eth0]:5201"),
+            ("[fe80::1%eth0]", "[fe80::1%eth0]:5201"),
+            ("[fe80::1%eth0]:99", "[fe80::1%eth0]:99"),
         ] {
             assert_eq!(server(written).as_deref(), Ok(meant), "{written}");
         }

@@ -336,6 +336,74 @@ fn a_start_that_no_clock_comes_to_is_refused() {
     assert!(said.contains(&start) && said.contains("more than a day ahead"), "{said}");
 }
 
+/// Whoever reads has seen enough: the transfer was carried out all the same.
+#[test]
+fn a_reader_that_goes_away_changes_no_exit_code() {
+    let server = Server::with(&[]);
+    let to = format!("127.0.0.1:{}", server.port);
+    for how in [&[][..], &["--json"], &["--json-lines"]] {
+        let mut send = longfat(&[&["send", &to, "--bytes", "300KB"], how].concat());
+        let mut child = send.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{how:?}: {said}");
+    }
+}
+
+/// What was measured is told although its samples found no room.
+#[test]
+fn samples_without_room_cost_the_samples_alone() {
+    let server = Server::with(&[]);
+    let output = server.send(&["--samples", "/dev/full", "--json"]);
+    let (told, said) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("write the samples file"), "{said}");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["flows"][0]["received_bytes"], 3_000_000);
+    assert!(told["unkept"].as_str().is_some_and(|why| why.contains("samples")), "{told}");
+}
+
+/// The kernel ends a killed program's connections as if it had ended them.
+#[test]
+fn a_killed_senders_goodput_is_over_the_time_it_lived_and_what_it_knew_is_unknown() {
+    let mut server = Server::with(&[]);
+    let to = format!("127.0.0.1:{}", server.port);
+    let mut receive = longfat(&["send", &to, "--reverse", "--duration", "30s", "--rate", "10Mbit", "--json"]);
+    let child = receive.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    server.child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let flow = &told["flows"][0];
+    assert_eq!(flow["duration_us"], told["sinks"][0]["seen_us"], "{flow}");
+    assert!(flow["retransmitted_segments"].is_null() && flow["lost_datagrams"].is_null(), "{flow}");
+}
+
+/// RFC 4007: an address that every link may have, with the interface it is at.
+#[test]
+fn a_server_on_the_link_is_reached_by_its_address_there() {
+    let lease = Lease::take(&format!("transfer-link-{}", std::process::id())).unwrap();
+    let host = lease.namespace("host").unwrap();
+    host.ip(&["link", "set", "lo", "up"]).unwrap();
+    host.ip(&["link", "add", "near", "type", "veth", "peer", "name", "far"]).unwrap();
+    for (interface, address) in [("near", "fe80::1/64"), ("far", "fe80::2/64")] {
+        host.ip(&["link", "set", interface, "up"]).unwrap();
+        host.ip(&["addr", "add", address, "dev", interface, "nodad"]).unwrap();
+    }
+    let server = Server::alone(&host, &["--listen", "[::]:5201"]);
+    for to in ["fe80::1%near", "[fe80::1%near]:5201"] {
+        let mut send = host.command(env!("CARGO_BIN_EXE_longfat"));
+        let output = send.args(["transfer", "send", to, "--bytes", "100KB"]).output().unwrap();
+        assert!(output.status.success(), "{to}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let mut send = host.command(env!("CARGO_BIN_EXE_longfat"));
+    let output = send.args(["transfer", "send", "fe80::1%nowhere", "--bytes", "100KB"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no interface 'nowhere'"), "{output:?}");
+    drop(server);
+}
+
 #[test]
 fn a_goodput_over_no_time_is_no_figure() {
     let lease = Lease::take(&format!("transfer-moment-{}", std::process::id())).unwrap();

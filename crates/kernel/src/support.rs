@@ -251,7 +251,8 @@ fn missing_for_choosing(facts: &Facts) -> Vec<Missing> {
         "use a kernel built with CONFIG_CGROUP_BPF=y",
     );
     let mend = if facts.cgroup2_filesystem {
-        "mount one: mount -t cgroup2 none /sys/fs/cgroup/unified"
+        "mount one: mkdir -p /run/cgroup2 && mount -t cgroup2 none /run/cgroup2; 'ip netns exec' hides the host's, \
+         'nsenter --net=/run/netns/NAME' does not"
     } else {
         "use a kernel built with CONFIG_CGROUPS=y"
     };

@@ -26,7 +26,7 @@ use longfat_schema::{
 use std::{
     cell::{Cell, RefCell},
     io::Write,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpStream, ToSocketAddrs, UdpSocket},
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
@@ -80,8 +80,8 @@ pub trait SendObserver: Sync {
 /// An observer that looks away.
 impl SendObserver for () {}
 
-/// Carries out one transfer. Streams that died early are in the outcome; an error is one that kept the transfer
-/// from beginning, or the samples from being kept.
+/// Carries out one transfer. Streams that died early are in the outcome, and so are samples that could not be kept; an
+/// error is one that kept the transfer from beginning.
 pub fn send(options: &SendOptions, observer: &dyn SendObserver) -> Result<Outcome> {
     options.plan.check()?;
     if let Start::At(start_ns) = options.start {
@@ -95,9 +95,8 @@ pub fn send(options: &SendOptions, observer: &dyn SendObserver) -> Result<Outcom
     let outcome =
         Client { options, observer, halt: &halt, ledger: &ledger, steps: RefCell::default() }.transfer();
     let closed = ledger.close();
-    let outcome = outcome?;
-    closed.map_err(|source| Error::io("write the samples file", source))?;
-    Ok(outcome)
+    let unkept = closed.err().map(|source| Error::io("write the samples file", source).to_string());
+    Ok(Outcome { unkept, ..outcome? })
 }
 
 /// Gives back a start that may be meant.
@@ -455,8 +454,20 @@ impl Reports {
 
 fn resolve(to: &str) -> Result<Vec<SocketAddr>> {
     let wrong = |why: String| Error::Address { text: to.to_owned(), why };
+    if let Some((ip, zone, port)) = with_zone(to) {
+        let index = nix::net::if_::if_nametoindex(zone).ok().or_else(|| zone.parse().ok());
+        let index = index.ok_or_else(|| wrong(format!("this host has no interface '{zone}'")))?;
+        return Ok(vec![SocketAddrV6::new(ip, port, 0, index).into()]);
+    }
     let addresses: Vec<_> = to.to_socket_addrs().map_err(|error| wrong(error.to_string()))?.collect();
     if addresses.is_empty() { Err(wrong("it has no address".to_owned())) } else { Ok(addresses) }
+}
+
+/// An IPv6 address of a link with its interface, and the port: `[fe80::1%eth0]:5201` (RFC 4007, section 11).
+fn with_zone(to: &str) -> Option<(Ipv6Addr, &str, u16)> {
+    let (inside, port) = to.strip_prefix('[')?.split_once("]:")?;
+    let (ip, zone) = inside.split_once('%')?;
+    Some((ip.parse().ok()?, zone, port.parse().ok()?))
 }
 
 fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {

@@ -124,22 +124,21 @@ pub fn summarise(
         .map(|stream| {
             let source = sources.iter().find(|end| end.stream == stream);
             let sink = sinks.iter().find(|end| end.stream == stream);
-            let mut flow = join(plan, source.cloned().unwrap_or_default(), sink.cloned().unwrap_or_default());
-            flow.stream = stream;
-            if source.is_none() || sink.is_none() {
-                let why = lost.unwrap_or("the other end sent no figures of it");
-                flow.error.get_or_insert_with(|| why.to_owned());
-            }
-            flow
+            let is_missing = source.is_none() || sink.is_none();
+            let missing = is_missing.then(|| lost.unwrap_or("the other end sent no figures of it"));
+            let flow =
+                join(plan, source.cloned().unwrap_or_default(), sink.cloned().unwrap_or_default(), missing);
+            FlowSummary { stream, ..flow }
         })
         .collect()
 }
 
-fn join(plan: &TransferPlan, source: SourceEnd, sink: SinkEnd) -> FlowSummary {
+fn join(plan: &TransferPlan, source: SourceEnd, sink: SinkEnd, missing: Option<&str>) -> FlowSummary {
     let udp = plan.protocol == Protocol::Udp;
     // A stream cut at the drain limit looks broken to its receiver; the window was complete by then.
     let sink_error = if source.cut { None } else { sink.error };
-    let error = source.error.or(sink_error);
+    // To an end that is cut off its peer's death may look like a good end.
+    let error = source.error.or(sink_error).or(missing.map(str::to_owned));
     // A stream that ended early is counted over the time it lived.
     let duration_us = if error.is_some() { sink.window_us.min(sink.seen_us) } else { sink.window_us };
     FlowSummary {
@@ -210,6 +209,8 @@ mod tests {
         };
         assert_eq!(summary(Some("reset")), (250_000, 6400));
         assert_eq!(summary(None), (1_000_000, 1600));
+        let flow = summarise(&TransferPlan::default(), &[], &[sink], Some("the sender is gone")).remove(0);
+        assert_eq!((flow.duration_us, flow.goodput_bps), (250_000, 6400), "killed, it ended well");
     }
 
     #[test]

@@ -14,8 +14,8 @@ use std::{
 pub struct IntervalRow {
     /// Stream number; absent in the sum of all.
     pub stream: Option<u32>,
-    /// Goodput, counted at the receiver.
-    pub goodput_bps: u64,
+    /// Goodput, counted at the receiver; absent where it told nothing in the interval.
+    pub goodput_bps: Option<u64>,
     /// Payload bytes that arrived.
     pub received_bytes: u64,
     /// Segments retransmitted in the interval.
@@ -119,7 +119,7 @@ impl Account {
     fn close(&mut self, stream: u32) -> IntervalRow {
         let row = IntervalRow {
             stream: Some(stream),
-            goodput_bps: rate_bps(self.bytes, self.span_us),
+            goodput_bps: (self.span_us > 0).then(|| rate_bps(self.bytes, self.span_us)),
             received_bytes: self.bytes,
             retransmitted_segments: self.retransmitted.saturating_sub(self.retransmitted_before),
             cwnd_segments: u64::from(self.cwnd_segments),
@@ -136,7 +136,7 @@ impl Account {
 fn total(rows: &[IntervalRow]) -> IntervalRow {
     IntervalRow {
         stream: None,
-        goodput_bps: rows.iter().map(|row| row.goodput_bps).sum(),
+        goodput_bps: rows.iter().filter_map(|row| row.goodput_bps).reduce(u64::saturating_add),
         received_bytes: rows.iter().map(|row| row.received_bytes).sum(),
         retransmitted_segments: rows.iter().map(|row| row.retransmitted_segments).sum(),
         cwnd_segments: rows.iter().map(|row| row.cwnd_segments).sum(),
@@ -183,14 +183,15 @@ mod tests {
             ledger.put(&Record::Echo(EchoSample { stream: 1, latency_us, ..EchoSample::default() }));
         }
         let report = ledger.report(0, 1_000_000);
-        assert_eq!((report.streams[0].goodput_bps, report.streams[1].goodput_bps), (16_000, 8_000));
+        let goodputs = [0, 1].map(|stream: usize| report.streams[stream].goodput_bps);
+        assert_eq!((goodputs, report.sum.goodput_bps), ([Some(16_000), Some(8_000)], Some(24_000)));
         assert_eq!((report.sum.received_bytes, report.sum.retransmitted_segments), (2500, 3));
         assert_eq!((report.streams[1].echo_p50_us, report.sum.echo_p50_us), (Some(5), Some(5)));
         ledger.put(&tcp("sender", 4));
         let report = ledger.report(1_000_000, 2_000_000);
         assert_eq!(
             (report.sum.goodput_bps, report.sum.retransmitted_segments, report.sum.echo_p50_us),
-            (0, 1, None)
+            (None, 1, None)
         );
     }
 

@@ -312,10 +312,9 @@ impl Server {
         let outcome = Outcome::new(plan, finished, channel.clock());
         outcome.flows.iter().for_each(|flow| keep(&Record::Flow(flow.clone())));
         let flushed = self.options.samples.flush();
-        match unwritten.into_inner().or(flushed.err()) {
-            Some(source) => Err(Error::io("write the samples file", source)),
-            None => Ok(outcome),
-        }
+        let unkept = unwritten.into_inner().or(flushed.err());
+        let unkept = unkept.map(|source| Error::io("write the samples file", source).to_string());
+        Ok(Outcome { unkept, ..outcome })
     }
 
     /// When a transfer has had all the time there is for it. Where this end sends, the start has come; else the client

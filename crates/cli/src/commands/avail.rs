@@ -90,7 +90,10 @@ pub fn run(args: &Args) -> Outcome {
     }
     if !args.watch {
         let rows = look(args, wanted)?;
-        show(&rows, args.json)?;
+        match show(&rows, args.json) {
+            Err(error) if is_closed_pipe(&error) => {}
+            shown => shown?,
+        }
         return if rows.is_empty() { Err(nothing(args)) } else { Ok(()) };
     }
     spans::at_least("--every", args.every, EVERY_LEAST)?;

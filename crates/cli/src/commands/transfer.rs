@@ -258,7 +258,7 @@ struct AmountArgs {
     /// Each stream sends for this long (10s when neither this nor --bytes is given).
     #[arg(long, value_name = "TIME", conflicts_with = "bytes")]
     duration: Option<Nanos>,
-    /// The flow sends so many payload bytes.
+    /// The flow sends so many payload bytes; with --udp whole datagrams, enough of them.
     #[arg(long, value_name = "SIZE")]
     bytes: Option<Size>,
     /// At most this payload rate, on average, of the whole flow.
@@ -342,9 +342,9 @@ struct MeasureArgs {
     /// Period of the sender's TCP_INFO samples (10ms with --samples, else that of the reports).
     #[arg(long, value_name = "TIME")]
     sample_every: Option<Nanos>,
-    /// Period of the receiver's byte counts.
-    #[arg(long, default_value = "100ms", value_name = "TIME")]
-    receiver_interval: Nanos,
+    /// Period of the receiver's byte counts (100ms, or half of --interval where that is less).
+    #[arg(long, value_name = "TIME")]
+    receiver_interval: Option<Nanos>,
     /// Write every record of both ends there, one JSON object per line.
     #[arg(long, value_name = "FILE")]
     samples: Option<PathBuf>,
@@ -421,9 +421,9 @@ fn said(error: longfat_transfer::Error) -> anyhow::Error {
     anyhow::Error::msg(error)
 }
 
-/// A line on standard output, at once.
-fn say(line: &str) -> std::io::Result<()> {
-    crate::output::write_now(&format!("{line}\n"))
+/// A line on standard output, at once; whoever reads it may have gone.
+fn say(line: &str) -> anyhow::Result<()> {
+    crate::output::write_out(&format!("{line}\n"))
 }
 
 struct ServeView {
@@ -592,7 +592,10 @@ fn plan(args: &SendArgs) -> anyhow::Result<TransferPlan> {
         spin_us: args.udp.spin.as_us(),
         stagger_us: args.stagger.as_us(),
         sample_every_us: measure.sample_every.unwrap_or(sample_every).as_us(),
-        receiver_interval_us: measure.receiver_interval.as_us(),
+        // Each report has figures of its own.
+        receiver_interval_us: measure
+            .receiver_interval
+            .map_or_else(|| (measure.interval.as_us() / 2).clamp(1000, 100_000), Nanos::as_us),
         drain_us: args.drain.as_us(),
         timeout_us: args.timeout.as_us(),
     };
@@ -685,7 +688,9 @@ impl SendObserver for SendView {
                 "s", "stream", "goodput", "retrans", "cwnd", "srtt", "echo p50"
             );
         }
-        let when = format!("{:.1}-{:.1}", report.from_us as f64 / 1e6, report.to_us as f64 / 1e6);
+        let digits = if (report.to_us - report.from_us) % 100_000 == 0 { 1 } else { 3 };
+        let s = |us: u64| format!("{:.digits$}", us as f64 / 1e6);
+        let when = format!("{}-{}", s(report.from_us), s(report.to_us));
         if report.streams.len() > 1 {
             report.streams.iter().for_each(|row| eprintln!("{when:>15} {}", row_text(row)));
         }
@@ -701,7 +706,7 @@ fn row_text(row: &IntervalRow) -> String {
     format!(
         "{:>6} {:>14} {:>8} {:>8} {:>10} {:>10}",
         row.stream.map_or_else(|| "sum".to_owned(), |stream| stream.to_string()),
-        rate(row.goodput_bps),
+        goodput(row.goodput_bps),
         row.retransmitted_segments,
         row.cwnd_segments,
         span(Some(u64::from(row.srtt_us))),
@@ -796,37 +801,45 @@ fn final_table(outcome: &Transferred) -> String {
 
 fn tcp_row(outcome: &Transferred, at: usize) -> Vec<String> {
     let flow = &outcome.flows[at];
+    let (source, sink) = (outcome.source(flow.stream), outcome.sink(flow.stream));
+    let received = || format!("{} in {:.3} s", Size(flow.received_bytes), flow.duration_us as f64 / 1e6);
     vec![
         flow.stream.to_string(),
         goodput(ends::goodput_bps(flow)),
-        format!("{} in {:.3} s", Size(flow.received_bytes), flow.duration_us as f64 / 1e6),
-        flow.retransmitted_segments.to_string(),
+        sink.map_or_else(unknown, |_| received()),
+        source.map_or_else(unknown, |_| flow.retransmitted_segments.to_string()),
         span(flow.min_rtt_us.map(u64::from)),
-        flow.echo_count.to_string(),
+        source.map_or_else(unknown, |_| flow.echo_count.to_string()),
         span(flow.echo_p50_us),
         span(flow.echo_p99_us),
         span(flow.echo_max_us),
         flow.cc_sender.clone(),
         flow.cc_receiver.clone(),
-        format!("{} B", flow.mss_bytes),
-        Size(flow.sndbuf_bytes).to_string(),
-        Size(flow.rcvbuf_bytes).to_string(),
+        source.map_or_else(unknown, |_| format!("{} B", flow.mss_bytes)),
+        source.map_or_else(unknown, |_| Size(flow.sndbuf_bytes).to_string()),
+        sink.map_or_else(unknown, |_| Size(flow.rcvbuf_bytes).to_string()),
     ]
+}
+
+/// A figure of an end that went away.
+fn unknown() -> String {
+    "-".to_owned()
 }
 
 fn udp_row(outcome: &Transferred, at: usize) -> Vec<String> {
     let flow = &outcome.flows[at];
-    let source = outcome.sources.iter().find(|end| end.stream == flow.stream).cloned().unwrap_or_default();
-    let sink = outcome.sinks.iter().find(|end| end.stream == flow.stream).cloned().unwrap_or_default();
+    let (source, sink) = (outcome.source(flow.stream), outcome.sink(flow.stream));
+    let of_sink =
+        |figure: fn(&ends::SinkEnd) -> u64| sink.map_or_else(unknown, |end| figure(end).to_string());
     vec![
         flow.stream.to_string(),
         goodput(ends::goodput_bps(flow)),
-        rate(source.offered_bps),
-        source.sent_datagrams.to_string(),
-        sink.received_datagrams.to_string(),
-        flow.lost_datagrams.to_string(),
-        sink.reordered_datagrams.to_string(),
-        sink.duplicate_datagrams.to_string(),
+        source.map_or_else(unknown, |end| rate(end.offered_bps)),
+        source.map_or_else(unknown, |end| end.sent_datagrams.to_string()),
+        of_sink(|end| end.received_datagrams),
+        source.and(sink).map_or_else(unknown, |_| flow.lost_datagrams.to_string()),
+        of_sink(|end| end.reordered_datagrams),
+        of_sink(|end| end.duplicate_datagrams),
     ]
 }
 

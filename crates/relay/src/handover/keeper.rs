@@ -36,7 +36,9 @@ use std::{
 const KEEPER: &str = "keeper";
 /// How often the end is looked for.
 const LOOK_MS: u16 = 100;
-/// How long a relay that has come may take for a word, or to read what it gets.
+/// How long whoever has come may take for a first word: a relay says it at once, and others wait behind it.
+const FIRST_WORD: Duration = Duration::from_secs(2);
+/// How long a relay that has come may take to read what it gets.
 const GREETING: Duration = Duration::from_secs(10);
 /// How long a killed relay may take to be gone.
 const DYING: Duration = Duration::from_secs(5);
@@ -249,8 +251,9 @@ impl Keeper {
     }
 
     fn greet(&self, wire: &Wire) -> io::Result<Hello> {
-        wire.wait_at_most(GREETING)?;
+        wire.wait_at_most(FIRST_WORD)?;
         let Some((message, _)) = wire.receive()? else { return Err(ErrorKind::UnexpectedEof.into()) };
+        wire.wait_at_most(GREETING)?;
         let understood = match (&self.relay, understand(&message)) {
             (Some(_), _) => Err(LIVES.to_owned()),
             (None, understood) => understood,
