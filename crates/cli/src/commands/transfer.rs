@@ -688,7 +688,7 @@ impl SendObserver for SendView {
                 "s", "stream", "goodput", "retrans", "cwnd", "srtt", "echo p50"
             );
         }
-        let digits = if (report.to_us - report.from_us) % 100_000 == 0 { 1 } else { 3 };
+        let digits = if report.to_us.saturating_sub(report.from_us) < 300_000 { 3 } else { 1 };
         let s = |us: u64| format!("{:.digits$}", us as f64 / 1e6);
         let when = format!("{}-{}", s(report.from_us), s(report.to_us));
         if report.streams.len() > 1 {
