@@ -58,21 +58,25 @@ def manifests(path):
         whole = [name for name in names if (root / name / "manifest.json").is_file()]
         return [manifest for name in whole if (manifest := _manifest(root / name))]
     if (root / "manifest.json").is_file():
-        return [{**_json(root / "manifest.json"), "path": str(root)}]
+        return [_whole_manifest(root)]
     raise SchemaError(f"'{root}' holds neither a result (result.json) nor a run (manifest.json)")
 
 
 def _manifest(directory):
     """The manifest of a result's run, or none where it is damaged."""
-    file = directory / "manifest.json"
     try:
-        manifest = {**_json(file), "path": str(directory)}
-        if missing := [key for key in ("metrics", "case", "repeat", "status") if key not in manifest]:
-            raise _DamagedError(f"{file} says no {', '.join(missing)}; it was damaged or written by another program")
-        return manifest
+        return _whole_manifest(directory)
     except _DamagedError as error:
         warnings.warn(f"a run is left out: {error}", stacklevel=3)
         return None
+
+
+def _whole_manifest(directory):
+    file = directory / "manifest.json"
+    manifest = {**_json(file), "path": str(directory)}
+    if missing := [key for key in ("metrics", "case", "repeat", "status") if key not in manifest]:
+        raise _DamagedError(f"{file} says no {', '.join(missing)}; it was damaged or written by another program")
+    return manifest
 
 
 def _some(path):

@@ -12,7 +12,7 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
-    path::Path,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
@@ -415,15 +415,21 @@ fn when_relay_and_keeper_are_both_killed_both_sides_are_reset() {
     }
 }
 
+/// The file of a service, as it is and with a listener that nobody can open.
+fn good_and_bad(service: &Service) -> (PathBuf, String, String) {
+    let file = service.directory.path().join("relay.toml");
+    let good = std::fs::read_to_string(&file).unwrap();
+    // No address of this host.
+    let bad = format!("{good}\n[[listen]]\naddress = '192.0.2.1:7000'\nto = '192.0.2.2:80'\n");
+    (file, good, bad)
+}
+
 /// A successor that got so far as to listen where the living relay is asked.
 #[test]
 fn a_successor_that_fails_leaves_the_living_relay_its_control_socket() {
     let bed = Bed::new("kfail");
     let service = Service::start(&bed, EXPLICIT);
-    let file = service.directory.path().join("relay.toml");
-    let good = std::fs::read_to_string(&file).unwrap();
-    // No address of this host.
-    let bad = format!("{good}\n[[listen]]\naddress = '192.0.2.1:7000'\nto = '192.0.2.2:80'\n");
+    let (file, _, bad) = good_and_bad(&service);
     std::fs::write(&file, bad).unwrap();
     let mut next = spawn(&bed, service.directory.path(), "upgrade");
     assert_eq!(next.wait().unwrap().code(), Some(2), "{}", service.log());
@@ -438,10 +444,7 @@ fn what_a_start_that_fails_has_carried_waits_for_the_next() {
     let bed = Bed::new("kbad");
     let listener = bed.listen();
     let mut service = Service::start(&bed, &format!("keep = true\n{INTERCEPT}"));
-    let file = service.directory.path().join("relay.toml");
-    let good = std::fs::read_to_string(&file).unwrap();
-    // No address of this host.
-    let bad = format!("{good}\n[[listen]]\naddress = '192.0.2.1:7000'\nto = '192.0.2.2:80'\n");
+    let (file, good, bad) = good_and_bad(&service);
     through(&bed, relay_bed::SERVER.parse().unwrap(), &listener, 8, |round| {
         service.child.kill().unwrap();
         service.child.wait().unwrap();

@@ -465,12 +465,11 @@ impl Interception {
         let held = held.map(|place| (numbers.hold_table(place), numbers.hold_interface(place)));
         let delivery = (numbers.table, "lo".to_owned());
         let ways: Vec<_> = std::iter::once(delivery).chain(held).filter(|(_, name)| is_up(name)).collect();
+        let shows: String = ways.iter().map(|(table, _)| format!("route show table {table}\n")).collect();
         families().any(|family| {
-            let lacks = |(table, name): &(u32, String)| {
-                let shown = ip_shown(family, &format!("route show table {table}\n"));
-                !shown.contains(&format!("dev {name}"))
-            };
-            ways.iter().any(lacks)
+            let shown = ip_shown(family, &shows);
+            let there: BTreeSet<&str> = shown.split_whitespace().collect();
+            ways.iter().any(|(_, name)| !there.contains(name.as_str()))
         })
     }
 

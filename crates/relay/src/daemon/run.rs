@@ -66,8 +66,8 @@ pub fn run(plan: &RelayPlan, commands: &dyn Commands, observer: &dyn Observer) -
         if let Some(stats) = run_with(plan, (keeper, estate), carried, commands, observer)? {
             return Ok(stats);
         }
+        // This host was looked at meanwhile.
         may_carry_first = false;
-        check_host(plan)?;
     }
 }
 
