@@ -10,8 +10,9 @@
  *            What is carried without a queue is free, whatever A was found to be: a window that was used up for a round
  *            trip without too much may stay, and grow while there is less than half of that. Without this an A found
  *            too low was never left: who keeps below it never sees that there is more. What was carried before a pause
- *            is forgotten. Too much is a mean RTT of a round trip beyond delta RTTmin (and 1 ms more than it): cwnd *=
- *            psi RTTmin / RTT. From half of that rise on, cwnd is cut by a part of 1 - psi that grows evenly to all of
+ *            is forgotten. Too much is a mean RTT of a round trip beyond delta RTTmin (and 1 ms, and three packets of
+ *            the path, more than it): cwnd *= psi RTTmin / RTT. Samples of acknowledgements for one segment, which
+ *            receivers delay, count where there are no others. From half of that rise on, cwnd is cut by a part of 1 - psi that grows evenly to all of
  *            it. All that share the path do so together, and grow by a segment each: equal shares (Chiu, Jain 1989), at
  *            a queue that hardly swings. One cut of all at too much let several grow far beyond it before any had seen
  *            it. RTTmin is the least of the last one to two spans of min_rtt_s: after a change of route it is learnt
@@ -50,15 +51,18 @@ struct lf_imtcp_bg_state {
 	struct lf_imtcp_state imtcp; /* found first */
 	lf_u64 span_began_us;        /* of RTTmin */
 	lf_u64 round_began_us;       /* of the round trip whose samples are summed */
-	lf_u64 round_rtt_us;         /* sum of its samples */
+	lf_u64 round_rtt_us;         /* sum of its samples, by acknowledgements of several segments */
+	lf_u64 lone_rtt_us;          /* sum of those by acknowledgements of one */
 	lf_u32 rtt_min_us;           /* of this span; 0: none yet */
 	lf_u32 rtt_min_before_us;    /* of the span before; 0: none */
-	lf_u32 round_samples;        /* so far */
+	lf_u32 round_samples;        /* so far, by acknowledgements of several segments */
+	lf_u32 lone_samples;         /* and of one */
 	lf_u32 avail_kbps;           /* smoothed; 0: not yet */
 	lf_u32 seen_results;         /* of those smoothed */
 	lf_u32 packet_bytes;
 	lf_u32 uncut_ppm;            /* part of a segment that cuts have left over, in millionths */
 	lf_u32 carried_segments;     /* what the last round trip allows, whatever A is; 0: nothing */
+	lf_u32 sample_us;            /* of the acknowledgement that is being processed; 0: none */
 };
 LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 
@@ -66,6 +70,12 @@ LF_CHECK_LARGE_STATE(struct lf_imtcp_bg_state);
 #define LF_IMTCP_BG_LEAST 2
 /* What hosts add by themselves: on short paths more than queues do. */
 #define LF_IMTCP_BG_SLACK_US 1000
+/* Segments leave by twos and more: on a slow link the last of them waits for the others. */
+#define LF_IMTCP_BG_SLACK_PACKETS 3
+/* How long a receiver delays the acknowledgement of a lone segment (Linux's TCP_DELACK_MIN). */
+#define LF_IMTCP_BG_ACK_DELAY_US 40000
+/* A receiver that acknowledges every segment gives more samples than this in a round trip. */
+#define LF_IMTCP_BG_FEW_SAMPLES 8
 /* The kernel's least retransmission timeout: a window is used anew after as long (RFC 5681, 4.1). */
 #define LF_IMTCP_BG_PAUSE_US 200000
 #define LF_IMTCP_BG_FIRST (4 * LF_UNITS)
@@ -83,6 +93,9 @@ LF_INLINE void lf_imtcp_bg_begin_round(const struct lf_conn *c, struct lf_imtcp_
 	s->round_began_us = c->now_us;
 	s->round_rtt_us = 0;
 	s->round_samples = 0;
+	s->lone_rtt_us = 0;
+	s->lone_samples = 0;
+	s->sample_us = 0;
 }
 
 LF_INLINE void lf_imtcp_bg_init(struct lf_conn *c, struct lf_imtcp_bg_state *s, const struct lf_imtcp_bg_tunables *t)
@@ -121,8 +134,38 @@ LF_INLINE void lf_imtcp_bg_on_rtt_sample(struct lf_conn *c, struct lf_imtcp_bg_s
 	}
 	if (!s->rtt_min_us || rtt_us < s->rtt_min_us)
 		s->rtt_min_us = rtt_us;
-	s->round_rtt_us += rtt_us;
-	s->round_samples++;
+	s->sample_us = rtt_us;
+}
+
+/* Counts the sample of an acknowledgement. */
+LF_INLINE void lf_imtcp_bg_count_sample(struct lf_imtcp_bg_state *s, lf_u32 acked_segments)
+{
+	if (!s->sample_us)
+		return;
+	if (acked_segments > 1) {
+		s->round_rtt_us += s->sample_us;
+		s->round_samples++;
+	} else {
+		s->lone_rtt_us += s->sample_us;
+		s->lone_samples++;
+	}
+	s->sample_us = 0;
+}
+
+/*
+ * Mean of the round trip's samples; 0: there are none. A receiver delays the acknowledgement of a lone segment, in a
+ * small window by more than any queue: such samples count only where there are no others, and where they are few, less
+ * the delay.
+ */
+LF_INLINE lf_u64 lf_imtcp_bg_mean_rtt(const struct lf_imtcp_bg_state *s)
+{
+	lf_u64 lone_us = s->lone_rtt_us / lf_max(s->lone_samples, 1), least_us = lf_imtcp_bg_min_rtt(s);
+
+	if (s->round_samples)
+		return s->round_rtt_us / s->round_samples;
+	if (!lone_us || s->lone_samples >= LF_IMTCP_BG_FEW_SAMPLES)
+		return lone_us;
+	return lf_max64(least_us, lone_us - lf_min64(lone_us, LF_IMTCP_BG_ACK_DELAY_US));
 }
 
 /* An eighth of every new result. */
@@ -167,10 +210,23 @@ LF_INLINE lf_u32 lf_imtcp_bg_bound(const struct lf_conn *c, const struct lf_imtc
 	return (lf_u32)lf_max64(lf_max64(segments, s->carried_segments), LF_IMTCP_BG_FLOOR);
 }
 
-/* Part of the window that a round trip with this mean takes away, in millionths. */
-LF_INLINE lf_u32 lf_imtcp_bg_cut_ppm(const struct lf_imtcp_bg_tunables *t, lf_u64 least_us, lf_u64 mean_us)
+/* How long the path's slowest link is at a few packets; 0: not known yet. */
+LF_INLINE lf_u64 lf_imtcp_bg_packets_us(const struct lf_imtcp_bg_state *s)
 {
-	lf_u64 most_us = lf_max64(least_us * (t->rtt_ratio_permille - 1000) / 1000, LF_IMTCP_BG_SLACK_US);
+	const struct lf_avail *found = &s->imtcp.meter.found;
+
+	if (found->results < LF_METER_FEW_RESULTS)
+		return 0;
+	return LF_IMTCP_BG_SLACK_PACKETS * 8000ull * s->packet_bytes / lf_max(found->capacity_kbps, 1);
+}
+
+/* Part of the window that a round trip with this mean takes away, in millionths. */
+LF_INLINE lf_u32 lf_imtcp_bg_cut_ppm(const struct lf_imtcp_bg_state *s, const struct lf_imtcp_bg_tunables *t,
+				     lf_u64 mean_us)
+{
+	lf_u64 least_us = lf_imtcp_bg_min_rtt(s), packets_us = lf_imtcp_bg_packets_us(s);
+	lf_u64 most_us = lf_max64(least_us * (t->rtt_ratio_permille - 1000) / 1000,
+				  lf_max64(packets_us, LF_IMTCP_BG_SLACK_US));
 	lf_u64 rise_us = mean_us > least_us ? mean_us - least_us : 0;
 
 	if (rise_us > most_us)
@@ -210,11 +266,11 @@ LF_INLINE void lf_imtcp_bg_yield(struct lf_conn *c, struct lf_imtcp_bg_state *s,
 		lf_imtcp_bg_begin_round(c, s);
 	if (c->now_us - s->round_began_us < c->srtt_us)
 		return;
-	mean_us = s->round_rtt_us / lf_max(s->round_samples, 1);
+	mean_us = lf_imtcp_bg_mean_rtt(s);
 	if (!mean_us)
 		return;
 	lf_imtcp_bg_begin_round(c, s);
-	ppm = lf_imtcp_bg_cut_ppm(t, lf_imtcp_bg_min_rtt(s), mean_us);
+	ppm = lf_imtcp_bg_cut_ppm(s, t, mean_us);
 	lf_imtcp_bg_note_carried(c, s, t, ppm);
 	if (!ppm)
 		return;
@@ -233,6 +289,7 @@ LF_INLINE void lf_imtcp_bg_on_ack(struct lf_conn *c, struct lf_imtcp_bg_state *s
 	lf_u32 bound;
 
 	lf_imtcp_bg_smooth(s);
+	lf_imtcp_bg_count_sample(s, ack->acked_segments);
 	lf_imtcp_on_ack(c, &s->imtcp, &growth, ack);
 	bound = lf_imtcp_bg_bound(c, s, t);
 	if (bound == LF_WINDOW_MAX)

@@ -6,7 +6,8 @@
  * States     up to the first loss as Reno: so the range of delay is learnt. Then as Reno, and at early congestion:
  *            cwnd / 2, and inference, for three round trips: the window does not grow, and if congestion persists
  *            after the first of them, cwnd = 2; inference begins anew. (The paper has 1; a receiver delays the
- *            acknowledgement of a lone segment, which then would look like congestion for ever.)
+ *            acknowledgement of a lone segment, which then would look like congestion for ever. So up to a window of 2
+ *            nothing is inferred.) d_max is the greatest sample but one: a lone one tells of an outage, not of a queue.
  *            Delay is the round-trip time: senders do not know one-way delay without the receiver's clock.
  * Units      segments; microseconds; d in 1/8 us; delta in 1/1000.
  * Reference  Kuzmanovic and Knightly 2003: gamma 1/8, delta 0.15, inference of three round trips.
@@ -31,9 +32,9 @@ struct lf_tcp_lp_state {
 	lf_u64 inference_us; /* when inference began; 0: none */
 	lf_u64 delay_8us;    /* d; 0: no sample yet */
 	lf_u32 min_us;
-	lf_u32 max_us;
-	lf_u32 warned;       /* 1: in this inference the window was cut already */
-	lf_u32 zero;
+	lf_u32 max_us;      /* the greatest sample but one; 0: not two yet */
+	lf_u32 warned;      /* 1: in this inference the window was cut already */
+	lf_u32 greatest_us; /* the greatest sample */
 };
 LF_CHECK_STATE(struct lf_tcp_lp_state);
 
@@ -43,6 +44,7 @@ LF_INLINE void lf_tcp_lp_init(struct lf_conn *c, struct lf_tcp_lp_state *s, cons
 	s->delay_8us = 0;
 	s->min_us = 0xffffffff;
 	s->max_us = 0;
+	s->greatest_us = 0;
 	s->warned = 0;
 }
 
@@ -50,7 +52,8 @@ LF_INLINE void lf_tcp_lp_on_rtt_sample(struct lf_conn *c, struct lf_tcp_lp_state
 				       lf_u32 rtt_us)
 {
 	s->min_us = lf_min(s->min_us, rtt_us);
-	s->max_us = lf_max(s->max_us, rtt_us);
+	s->max_us = lf_max(s->max_us, lf_min(s->greatest_us, rtt_us));
+	s->greatest_us = lf_max(s->greatest_us, rtt_us);
 	if (!s->delay_8us)
 		s->delay_8us = 8ull * rtt_us;
 	else
@@ -69,7 +72,7 @@ LF_INLINE lf_u32 lf_tcp_lp_is_early_congestion(const struct lf_tcp_lp_state *s, 
 
 LF_INLINE void lf_tcp_lp_cut(struct lf_conn *c, lf_u32 window)
 {
-	c->cwnd_segments = lf_min(c->cwnd_segments, window);
+	c->cwnd_segments = lf_max(lf_min(c->cwnd_segments, window), 2);
 	/* In congestion avoidance, from here. */
 	c->ssthresh_segments = lf_min(c->ssthresh_segments, c->cwnd_segments);
 }
@@ -81,6 +84,9 @@ LF_INLINE lf_u32 lf_tcp_lp_infer(struct lf_conn *c, struct lf_tcp_lp_state *s, c
 	lf_u32 infers = s->inference_us && since_us < round_us * t->inference_round_trips;
 	lf_u32 is_early = lf_tcp_lp_is_early_congestion(s, t);
 
+	/* So few segments measure the receiver's delay of an acknowledgement. */
+	if (c->cwnd_segments <= 2)
+		return 1;
 	/* What was in flight at the cut says nothing about after it. */
 	if (infers && since_us >= round_us && is_early && s->warned) {
 		s->warned = 0;

@@ -144,6 +144,8 @@ pub struct EndpointPlan {
     pub sack: bool,
     /// Explicit congestion notification (both ends must have it).
     pub ecn: bool,
+    /// Segments that are not full leave at once (TCP_NODELAY); otherwise one waits for the acknowledgement of another.
+    pub no_delay: bool,
     /// Segments leave at a rate derived from the window instead of in bursts.
     pub pacing: bool,
     /// Share of the window, as its divisor, that is worth a bundle of segments: smaller ones wait for more
@@ -161,11 +163,14 @@ pub struct EndpointPlan {
 /// Delay of an acknowledgement (TCP_DELACK_MIN).
 const ACK_DELAY_NS: u64 = 40_000_000;
 
-/// A send buffer, in bytes of payload.
+/// A send buffer, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendBuffer {
-    /// Always this size.
+    /// Always this size, of payload.
     Fixed(u64),
+    /// Always this size, as Linux counts it: with the bookkeeping of its own buffers, and room is asked for only where
+    /// one of these begins.
+    Counted(u64),
     /// As Linux autotunes it, up to this size: room for two windows of segments with all the bookkeeping a lone
     /// segment would have, which written in large blocks is six windows of payload at an MTU of 1500. What was sent
     /// takes more: each bundle has its bookkeeping.
@@ -245,6 +250,7 @@ impl Default for EndpointPlan {
             window_bytes: None,
             sack: true,
             ecn: false,
+            no_delay: true,
             pacing: false,
             tso_win_divisor: None,
             times_slower: 1,
@@ -345,7 +351,9 @@ impl SendBuffer {
         let initial = 2 * u64::from(INITIAL_WINDOW) * reserved_bytes(mss_bytes);
         let mss_bytes = u64::from(mss_bytes);
         match self {
-            SendBuffer::Fixed(bytes) => (bytes.max(mss_bytes), bytes.max(mss_bytes)),
+            SendBuffer::Fixed(bytes) | SendBuffer::Counted(bytes) => {
+                (bytes.max(mss_bytes), bytes.max(mss_bytes))
+            }
             SendBuffer::Auto(most) => (initial.min(most.max(mss_bytes)), most.max(mss_bytes)),
         }
     }

@@ -69,3 +69,36 @@ fn background_transfers_alone_fill_the_path_and_share_it_equally() {
     assert!(taken > 0.8 * 96.5, "{taken} Mbit/s");
     assert!(jain(&shares) > 0.9, "Jain's index {} of {shares:?}", jain(&shares));
 }
+
+/// On slow links a segment takes longer than a queue may, and a receiver delays the acknowledgement of a lone one: neither
+/// is others' traffic.
+#[test]
+fn on_a_slow_link_two_segments_in_a_row_and_delayed_acknowledgements_are_no_queue() {
+    for (rate_bps, delay_ns, from_s) in [
+        (1_000_000, 15 * MS, 15),
+        (5_000_000, 15 * MS, 15),
+        (5_000_000, 30 * MS, 15),
+        (1_000_000, 100 * MS, 150),
+    ] {
+        let alone = flow("background", 0, 1, tcp("imtcp_bg"));
+        let end_ns = 2 * from_s * SECOND;
+        let outcome = outcome(&path(direction(Some(rate_bps), delay_ns, 100_000), vec![alone], end_ns));
+        let used = outcome.mbps_between("background", from_s * SECOND, end_ns) * 1e6 / rate_bps as f64;
+        assert!(used > 0.8, "{rate_bps} bit/s, {delay_ns} ns: {used} of the rate");
+    }
+}
+
+#[test]
+fn tcp_lp_finds_the_path_again_when_another_flow_has_gone() {
+    for delay_ns in [30 * MS, 80 * MS] {
+        let other = FlowPlan {
+            start_ns: 20 * SECOND,
+            send_for_ns: Some(20 * SECOND),
+            ..flow("other", 0, 1, tcp("cubic"))
+        };
+        let flows = vec![flow("background", 0, 1, tcp("tcp_lp")), other];
+        let outcome = outcome(&path(direction(Some(5_000_000), delay_ns, 100_000), flows, 80 * SECOND));
+        let after = outcome.mbps_between("background", 60 * SECOND, 80 * SECOND);
+        assert!(after > 2.0, "{delay_ns} ns: {after} Mbit/s of 5");
+    }
+}

@@ -210,3 +210,21 @@ fn a_tail_loss_is_probed_not_timed_out() {
         assert!(summary.retransmitted_segments >= 1 && summary.duration_us < most_us, "{summary:?}");
     }
 }
+
+/// A crumb that waits for an acknowledgement keeps one of the kernel's buffers open, and what leaves in small bundles
+/// makes room in it: the next write is not held up.
+#[test]
+fn a_program_whose_crumbs_wait_writes_beyond_its_send_buffer() {
+    let most_flight_bytes = |no_delay: bool| {
+        let sender =
+            EndpointPlan { send_buffer: SendBuffer::Counted(250_000), no_delay, ..EndpointPlan::default() };
+        let plan = TcpPlan { sender, ..tcp("reno") };
+        let forward = direction(Some(20_000_000), 100 * MS, 2_000_000);
+        let outcome = outcome(&path(forward, vec![flow("f", 0, 1, plan)], 10 * SECOND));
+        let most = outcome.tcp().filter(|tcp| tcp.role == "sender").map(|tcp| tcp.flight_segments).max();
+        u64::from(most.unwrap()) * 1448
+    };
+    let (waiting, at_once) = (most_flight_bytes(false), most_flight_bytes(true));
+    assert!(at_once < 250_000 + (128 << 10), "{at_once}");
+    assert!(waiting > 2 * 250_000, "{waiting}");
+}

@@ -128,10 +128,10 @@ impl<'a> HostParameters<'a> {
         Ok(ReceiveBuffer::Auto { first_bytes: payload(first), most_bytes: payload(most) })
     }
 
-    /// A send buffer: nearly all of it is payload when whole blocks are written.
+    /// A send buffer, as the kernel counts it.
     pub fn send_buffer(&self, fixed_bytes: Option<u64>) -> Result<SendBuffer, SimulationError> {
         match fixed_bytes {
-            Some(bytes) => Ok(SendBuffer::Fixed(bytes)),
+            Some(bytes) => Ok(SendBuffer::Counted(bytes)),
             None => Ok(SendBuffer::Auto(self.bounds("net.ipv4.tcp_wmem", WMEM)?.1)),
         }
     }

@@ -182,6 +182,7 @@ impl Translator<'_> {
             sender: sim::EndpointPlan {
                 send_buffer: from.send_buffer(flow.sndbuf_bytes)?,
                 unsent_limit_bytes: from.unsent_limit_bytes()?,
+                no_delay: flow.rate_bps.is_some(),
                 ..self.endpoint(from, &cc(&flow.cc), true)?
             },
             receiver: sim::EndpointPlan {

@@ -86,7 +86,7 @@ fn the_relayed_case_of_the_conversion_experiment_is_this_scenario() {
         family: longfat_sim::Family::Ipv4,
         block_bytes: 128 << 10,
         echo_every_bytes: Some(1_000_000),
-        sender: end("reno", auto, 512 << 10, auto_receive),
+        sender: EndpointPlan { no_delay: false, ..end("reno", auto, 512 << 10, auto_receive) },
         receiver: EndpointPlan { ecn: true, ..end("reno", auto, 512 << 10, auto_receive) },
         relay: Some(0),
     };
@@ -120,7 +120,7 @@ fn sysctls_become_capabilities_and_buffers_of_both_ends() {
     let TcpPlan { sender, receiver, relay, .. } = tcp(&scenario, "measured");
     assert_eq!(*relay, None);
     assert!(!sender.sack && !receiver.sack && sender.ecn && receiver.ecn);
-    assert_eq!(sender.send_buffer, SendBuffer::Fixed(400_000));
+    assert_eq!(sender.send_buffer, SendBuffer::Counted(400_000));
     assert_eq!(receiver.receive_buffer, ReceiveBuffer::Fixed(187_500));
     let background = scenario.flows.iter().find(|flow| flow.name == "background").unwrap();
     assert_eq!(background.rate_bps, Some(5_000_000), "the plan's rate is that of all ten streams");

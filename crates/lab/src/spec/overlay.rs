@@ -80,7 +80,10 @@ fn insert(table: &mut Table, parts: &[String], value: Value) -> Result<(), Strin
     }
     match table.entry(first.clone()).or_insert_with(|| Value::Table(Table::new())) {
         Value::Table(inner) => insert(inner, rest, value),
-        _ => Err(format!("'{}' holds a value, not a table", join("", first))),
+        _ => Err(format!(
+            "'{}' holds a value, not a table; leave that value out of the file, or set all of '{0}' at once",
+            join("", first)
+        )),
     }
 }
 

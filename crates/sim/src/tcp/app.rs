@@ -1,11 +1,24 @@
 //! Applications: what writes into a connection and reads from it. They read at once what has arrived.
 
-use super::sender::Sender;
+use super::{send_buffer::Push, sender::Sender};
 use crate::timers::NEVER;
 use std::collections::VecDeque;
 
 /// Length of a timestamp in the stream, as the transfer program writes it.
 pub const STAMP_BYTES: u64 = 16;
+
+/// What a write came to so far.
+#[derive(Debug, Clone, Copy)]
+pub struct Filled {
+    /// What is to be sent now.
+    pub push: Push,
+    /// Nothing more is written after that, unless what is sent makes room.
+    pub ends: bool,
+}
+
+impl Filled {
+    const NOTHING: Filled = Filled { push: Push::Whole, ends: true };
+}
 
 /// One end's application.
 #[derive(Debug)]
@@ -92,28 +105,33 @@ impl Source {
         self.start_ns = now_ns.max(self.offer.start_ns);
     }
 
-    /// Writes what there is room for.
-    pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) {
+    /// Writes what there is room for, until something of it is to be sent.
+    pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) -> Filled {
         if self.is_blocked && !sender.wakes_writer() {
-            return;
+            return Filled::NOTHING;
         }
         self.is_blocked = false;
         self.next_at_ns = NEVER;
-        loop {
-            if sender.written_bytes == self.block_end_bytes {
-                if self.offer.asks_for_room && !sender.wakes_writer() {
-                    self.is_blocked = true;
-                    return;
-                }
-                if !self.begin_block(now_ns) {
-                    return;
-                }
-            }
-            let bytes = sender.room_bytes().min(self.block_end_bytes - sender.written_bytes);
-            sender.write(bytes);
-            if sender.written_bytes < self.block_end_bytes {
+        if sender.written_bytes == self.block_end_bytes {
+            if self.offer.asks_for_room && !sender.wakes_writer() {
                 self.is_blocked = true;
-                return;
+                return Filled::NOTHING;
+            }
+            if !self.begin_block(now_ns) {
+                let ends_now = self.next_at_ns == NEVER && sender.finish();
+                return if ends_now { Filled { push: Push::All, ends: true } } else { Filled::NOTHING };
+            }
+        }
+        loop {
+            if sender.append(self.block_end_bytes - sender.written_bytes) == 0 {
+                self.is_blocked = true;
+                return Filled { push: Push::All, ends: true };
+            }
+            if sender.written_bytes == self.block_end_bytes {
+                return Filled { push: sender.push_after_write(), ends: false };
+            }
+            if let Some(push) = sender.push_within_write() {
+                return Filled { push, ends: false };
             }
         }
     }
@@ -123,7 +141,7 @@ impl Source {
         let is_between_blocks = sender.written_bytes == self.block_end_bytes;
         let has_room = match is_between_blocks && self.offer.asks_for_room {
             true => sender.wakes_writer(),
-            false => sender.room_bytes() > 0,
+            false => sender.has_room(),
         };
         let goes_on = self.is_blocked && has_room;
         self.is_blocked &= !goes_on;
@@ -204,10 +222,11 @@ impl App {
         }
     }
 
-    /// Writes what there is to write.
-    pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) {
-        if let App::Source(source) = self {
-            source.fill(sender, now_ns);
+    /// Writes what there is to write, until something of it is to be sent.
+    pub fn fill(&mut self, sender: &mut Sender, now_ns: u64) -> Filled {
+        match self {
+            App::Source(source) => source.fill(sender, now_ns),
+            _ => Filled::NOTHING,
         }
     }
 

@@ -2,7 +2,10 @@
 //! (tcp_tso_should_defer). A sender whose application never has much waiting so keeps less in flight than its window
 //! allows, and its window does not grow.
 
-use super::sender::{CaState, Sender};
+use super::{
+    send_buffer::Push,
+    sender::{CaState, Sender},
+};
 
 /// Most bytes of a bundle (sk_gso_max_size, less the headers).
 pub const BUNDLE_MOST_BYTES: u64 = 65_536 - 320;
@@ -42,8 +45,8 @@ impl Sender {
     }
 
     /// Whether the next bundle leaves, where there is room for a segment in both windows. Senders that are paced, or
-    /// whose host does not wait, send segment by segment.
-    pub(super) fn next_bundle(&self, now_ns: u64) -> Bundle {
+    /// whose host does not wait, send segment by segment. Within a write nothing waits.
+    pub(super) fn next_bundle(&self, push: Push, now_ns: u64) -> Bundle {
         let Some(divisor) = self.tso_win_divisor.filter(|_| !self.is_paced) else { return Bundle::Leaves(1) };
         let mss_bytes = u64::from(self.mss_bytes);
         let ahead_bytes = self.unsent_bytes().min(BUNDLE_MOST_BYTES / mss_bytes * mss_bytes);
@@ -66,7 +69,8 @@ impl Sender {
         let is_worth = room_bytes >= most_segments * mss_bytes
             || (!may_grow && room_bytes >= ahead_bytes)
             || room_bytes >= worth_bytes;
-        if is_worth || self.ca_state >= CaState::Recovery || self.is_new_burst(now_ns) {
+        if push == Push::Bundle || is_worth || self.ca_state >= CaState::Recovery || self.is_new_burst(now_ns)
+        {
             return leaves;
         }
         // Without anything in flight no acknowledgement will come, and what is far is not waited for.

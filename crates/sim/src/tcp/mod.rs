@@ -2,7 +2,7 @@
 //!
 //! Sequence numbers count segments in stream order; each has its bytes, and a retransmission repeats both. So bytes
 //! are exact and a scoreboard is an array. Not modelled: FIN (a connection ends with its last byte), segments cut
-//! anew, urgent data, Nagle's algorithm (TCP_NODELAY is on), windows unscaled in SYN.
+//! anew, urgent data, windows unscaled in SYN.
 
 pub mod app;
 mod autotune;
@@ -14,6 +14,7 @@ mod receiver;
 mod recovery;
 pub mod rtt;
 mod scoreboard;
+mod send_buffer;
 pub mod sender;
 mod timer;
 mod window;
@@ -32,6 +33,7 @@ use longfat_link::model::Ecn;
 use output::Outlet;
 use receiver::Receiver;
 use rtt::RTO_INIT_US;
+use send_buffer::Push;
 use sender::Sender;
 
 /// How far the handshake is (RFC 9293, section 3.3.2).
@@ -166,14 +168,12 @@ impl Endpoint {
         sender.grow_buffer();
         let mut out = attachment.outlet(net, receiver);
         loop {
-            app.fill(sender, now_ns);
-            let unsent_bytes = sender.unsent_bytes();
-            if unsent_bytes == 0 {
-                break;
+            let filled = app.fill(sender, now_ns);
+            if sender.unsent_bytes() > 0 {
+                sender.send_new(filled.push, &mut out);
             }
-            sender.send_new(&mut out);
             // Sending is part of the write: a program that waited for room finds it when the call returns.
-            if sender.unsent_bytes() == unsent_bytes || !app.finds_room(sender) {
+            if filled.ends && !(filled.push == Push::All && app.finds_room(sender)) {
                 break;
             }
         }

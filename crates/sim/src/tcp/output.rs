@@ -4,6 +4,7 @@ use super::{
     bundle::Bundle,
     receiver::Receiver,
     scoreboard::{Sent, mark},
+    send_buffer::Push,
     sender::{Limit, Rexmit, Sender},
     timer::Kind,
 };
@@ -81,14 +82,14 @@ impl Sender {
             Rexmit::None => {}
             Rexmit::Lost => self.send_lost(out),
             Rexmit::New => {
-                self.send_new(out);
+                self.send_new(Push::Whole, out);
                 if self.board.next() <= self.high_seq {
                     self.frto = false;
                     self.send_lost(out);
                 }
             }
         }
-        self.send_new(out);
+        self.send_new(Push::Whole, out);
     }
 
     /// Retransmits lost segments as far as the window allows, the lowest first.
@@ -135,8 +136,8 @@ impl Sender {
         }
     }
 
-    /// Sends new segments as far as both windows allow.
-    pub fn send_new(&mut self, out: &mut Outlet) {
+    /// Sends new segments as far as both windows allow, and what is asked for.
+    pub fn send_new(&mut self, push: Push, out: &mut Outlet) {
         let now_ns = out.now_ns();
         let mut sent = false;
         let mut limit = Limit::None;
@@ -151,8 +152,13 @@ impl Sender {
                 limit = Limit::ReceiveWindow;
                 break;
             }
+            if self.holds_next(push, self.next_length())
+                || (push == Push::Bundle && sent && bundle_segments == 0)
+            {
+                break;
+            }
             if bundle_segments == 0 {
-                match self.next_bundle(now_ns) {
+                match self.next_bundle(push, now_ns) {
                     Bundle::Leaves(segments) => bundle_segments = segments,
                     Bundle::Waits { by_cwnd } => {
                         waits_for_cwnd = by_cwnd;
@@ -176,7 +182,7 @@ impl Sender {
         }
         if limit == Limit::ReceiveWindow {
             self.schedule_window_probe(now_ns);
-        } else if self.unsent_bytes() == 0 && self.waits_for_buffer() {
+        } else if self.unsent_bytes() < u64::from(self.mss_bytes) && self.waits_for_buffer() {
             limit = Limit::SendBuffer;
         }
         self.note_limit(limit, now_ns);
@@ -204,6 +210,9 @@ impl Sender {
             flags: if push { mark::PUSH } else { 0 } | if begins_skb { mark::SKB } else { 0 },
         });
         self.next_bytes += u64::from(length_bytes);
+        if length_bytes < self.mss_bytes {
+            self.small_end_bytes = self.next_bytes;
+        }
         self.count_sent(length_bytes, now_ns);
         let cwr = std::mem::take(&mut self.queue_cwr);
         let flags = if push { flag::PSH } else { 0 } | if cwr { flag::CWR } else { 0 };

@@ -185,8 +185,18 @@ pub struct Sender {
     pub(super) times_slower: u32,
     pub(super) buffer: (u64, u64),
     /// What each buffer of the kernel's takes of it besides payload; a fixed one counts payload alone.
-    skb_bytes: u64,
-    unsent_limit_bytes: u64,
+    pub(super) skb_bytes: u64,
+    pub(super) unsent_limit_bytes: u64,
+    /// Nagle's algorithm.
+    pub(super) holds_small: bool,
+    /// Where the newest segment that was not full ended (snd_sml).
+    pub(super) small_end_bytes: u64,
+    /// Where the newest of the kernel's buffers began.
+    pub(super) tail_begin_bytes: u64,
+    /// How far all of what was written has been pushed (pushed_seq).
+    pub(super) pushed_bytes: u64,
+    /// Widest window that the peer has shown (max_window).
+    pub(super) widest_window_bytes: u64,
     pub(super) timer: Timer,
     /// Probes of the window since it closed.
     pub(super) window_probes: u32,
@@ -248,8 +258,13 @@ impl Sender {
             with_sack: plan.sack,
             with_ecn: plan.ecn,
             buffer: plan.send_buffer.bounds(mss_bytes),
-            skb_bytes: if matches!(plan.send_buffer, SendBuffer::Auto(_)) { SKB_BYTES } else { 0 },
+            skb_bytes: if matches!(plan.send_buffer, SendBuffer::Fixed(_)) { 0 } else { SKB_BYTES },
             unsent_limit_bytes: plan.unsent_limit_bytes.unwrap_or(u64::MAX),
+            holds_small: !plan.no_delay,
+            small_end_bytes: 0,
+            tail_begin_bytes: 0,
+            pushed_bytes: 0,
+            widest_window_bytes: 0,
             timer: Timer::default(),
             window_probes: 0,
             high_seq: 0,
@@ -291,11 +306,6 @@ impl Sender {
         self.delivery.rate_bps
     }
 
-    /// Room in the send buffer, for bytes that may wait unsent (sk_stream_memory_free).
-    pub fn room_bytes(&self) -> u64 {
-        self.free_bytes().min(self.unsent_limit_bytes.saturating_sub(self.unsent_bytes()))
-    }
-
     /// Changes how many bytes may wait unsent (TCP_NOTSENT_LOWAT).
     pub fn limit_unsent(&mut self, bytes: u64) {
         self.unsent_limit_bytes = bytes;
@@ -306,27 +316,9 @@ impl Sender {
         self.with_ecn
     }
 
-    /// Bytes of the send buffer that hold nothing.
-    pub(super) fn free_bytes(&self) -> u64 {
-        let payload_bytes = self.written_bytes - self.acked_bytes;
-        self.buffer.0.saturating_sub(payload_bytes + self.board.skbs * self.skb_bytes)
-    }
-
-    /// Whether a writer that found no room is woken: a third of the buffer is free (sk_stream_is_writeable), and
-    /// less than half of what may wait unsent does (tcp_stream_memory_free).
-    pub fn wakes_writer(&self) -> bool {
-        self.free_bytes() * 3 >= self.buffer.0
-            && self.unsent_bytes().saturating_mul(2) < self.unsent_limit_bytes
-    }
-
     /// Size of the send buffer now.
     pub fn buffer_bytes(&self) -> u64 {
         self.buffer.0
-    }
-
-    /// The application writes.
-    pub fn write(&mut self, bytes: u64) {
-        self.written_bytes += bytes;
     }
 
     /// An acknowledgement arrived. What it allows to be sent is left to `Sender::send_after_ack`.
@@ -488,6 +480,7 @@ impl Sender {
 
     fn update_window(&mut self, segment: &Segment, found: &mut Found) {
         let edge_bytes = self.acked_bytes + u64::from(segment.window_bytes);
+        self.widest_window_bytes = self.widest_window_bytes.max(segment.window_bytes.into());
         if segment.ack == self.board.una && edge_bytes > self.edge_bytes {
             self.edge_bytes = edge_bytes;
             found.not_dup = true;

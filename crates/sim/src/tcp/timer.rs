@@ -4,6 +4,7 @@
 use super::{
     output::Outlet,
     rtt::{RTO_MAX_US, RTO_MIN_US},
+    send_buffer::Push,
     sender::{CaState, Found, Sender},
 };
 use crate::timers::NEVER;
@@ -116,7 +117,7 @@ impl Sender {
         if self.pace_at_ns <= now_ns {
             self.pace_at_ns = NEVER;
             self.send_lost(out);
-            self.send_new(out);
+            self.send_new(Push::Whole, out);
         }
         if self.timer.at_ns > now_ns {
             return;
@@ -186,7 +187,7 @@ impl Sender {
         if self.board.in_flight() != before {
             self.recover_by_timer(now_ns);
             self.send_lost(out);
-            self.send_new(out);
+            self.send_new(Push::Whole, out);
         }
         if self.timer.kind == Kind::Reordering {
             self.rearm_rto(now_ns);

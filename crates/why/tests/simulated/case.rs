@@ -174,7 +174,7 @@ impl Case {
     fn look(&self, sample: &TcpSample, busy_us: u64, silent_us: i64) -> Look {
         let outstanding = sample.flight_segments * sample.mss_bytes;
         let sndbuf_bytes = match self.sender.send_buffer {
-            SendBuffer::Fixed(bytes) => bytes as u32,
+            SendBuffer::Fixed(bytes) | SendBuffer::Counted(bytes) => bytes as u32,
             SendBuffer::Auto(_) => 0,
         };
         let info = TcpInfo {
