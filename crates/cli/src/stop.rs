@@ -1,9 +1,10 @@
 //! One flag for every way a person ends a program early: Ctrl-C, SIGTERM, a closed terminal.
 
+use longfat_host::monotonic_ns;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -11,14 +12,27 @@ use std::{
 /// How often a wait looks at the flag.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A flag that SIGINT, SIGTERM and SIGHUP raise; a second signal ends the process at once.
+/// Signals that come within this time are one wish to end: `timeout`, `systemd` and terminals tell a process and then its
+/// whole group.
+const ONE_WISH: Duration = Duration::from_millis(500);
+
+/// A flag that SIGINT, SIGTERM and SIGHUP raise; a second signal, a while later, ends the process at once.
 pub fn flag() -> std::io::Result<Arc<AtomicBool>> {
-    use signal_hook::{consts, flag};
+    use signal_hook::{consts, low_level};
     let stop = Arc::new(AtomicBool::new(false));
+    let first_ns = Arc::new(AtomicU64::new(0));
     for signal in [consts::SIGINT, consts::SIGTERM, consts::SIGHUP] {
-        // Registered first, so that it sees the flag as the first signal left it.
-        flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))?;
-        flag::register(signal, Arc::clone(&stop))?;
+        let (stop, first_ns) = (Arc::clone(&stop), Arc::clone(&first_ns));
+        let heard = move || {
+            let now_ns = monotonic_ns();
+            if !stop.swap(true, Ordering::SeqCst) {
+                first_ns.store(now_ns, Ordering::SeqCst);
+            } else if now_ns.saturating_sub(first_ns.load(Ordering::SeqCst)) > ONE_WISH.as_nanos() as u64 {
+                low_level::exit(130);
+            }
+        };
+        // SAFETY: it reads a clock, touches atomics and ends the process, all of which a signal handler may do.
+        unsafe { low_level::register(signal, heard) }?;
     }
     Ok(stop)
 }

@@ -217,6 +217,59 @@ fn the_driver_says_ready_and_ends_on_sigterm_with_its_summary_and_samples() {
     assert!(kept.contains(r#""type":"queue""#) && kept.contains(r#""type":"link""#), "{kept}");
 }
 
+/// `timeout` tells a process, and then its group.
+#[test]
+fn two_signals_at_once_are_one_wish_to_end() {
+    let wire = Wire::new("twice");
+    let directory = tempfile::tempdir().unwrap();
+    let plan = directory.path().join("path.toml");
+    std::fs::write(&plan, "delay = '3ms'").unwrap();
+    let mut driver = wire.drive(plan.to_str().unwrap(), "left", &["--json"]);
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+    assert_eq!(lines.next().unwrap().unwrap(), "ready");
+    signal(&driver, libc::SIGTERM);
+    signal(&driver, libc::SIGINT);
+    assert!(lines.next().is_some_and(|line| line.unwrap().contains("forward")));
+    assert!(driver.wait().unwrap().success());
+}
+
+#[test]
+fn a_driven_interface_is_refused_to_others_and_has_ipv6_again_after_a_kill() {
+    let wire = Wire::new("taken");
+    let directory = tempfile::tempdir().unwrap();
+    let plan = directory.path().join("path.toml");
+    std::fs::write(&plan, "delay = '3ms'").unwrap();
+    let plan = plan.to_str().unwrap();
+    let ipv6_off = || {
+        let arguments = ["netns", "exec", &wire.0, "cat", "/proc/sys/net/ipv6/conf/left/disable_ipv6"];
+        String::from_utf8(Command::new("ip").args(arguments).output().unwrap().stdout)
+            .unwrap()
+            .trim()
+            .to_owned()
+    };
+    let begin = || {
+        let mut driver = wire.drive(plan, "left", &[]);
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        driver
+    };
+    assert_eq!(ipv6_off(), "0", "the test needs IPv6");
+    let mut killed = begin();
+    let refused = wire.drive(plan, "left", &[]).wait_with_output().unwrap();
+    let stderr = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr.contains(&format!("'left' is driven by process {}", killed.id())), "{stderr}");
+    let both = wire.drive(plan, "right", &[]).wait_with_output().unwrap();
+    assert!(String::from_utf8(both.stderr).unwrap().contains("both ends of the link are interface 'right'"));
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    assert_eq!(ipv6_off(), "1");
+    let mut next = begin();
+    signal(&next, libc::SIGTERM);
+    assert!(next.wait().unwrap().success());
+    assert_eq!(ipv6_off(), "0");
+}
+
 #[test]
 fn a_missing_interface_is_named_with_exit_code_2() {
     let wire = Wire::new("missing");

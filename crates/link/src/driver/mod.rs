@@ -21,6 +21,7 @@ mod pace;
 mod pool;
 mod reporter;
 pub mod socket;
+mod taken;
 
 use crate::plan::LinkPlan;
 use engine::Engine;
@@ -35,6 +36,7 @@ use std::{
     io,
     sync::{Arc, atomic::AtomicBool},
 };
+use taken::Taken;
 
 /// Why the driver could not run.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +64,17 @@ pub enum DriverError {
         has: u32,
         /// The link's MTU, in bytes.
         wants: u32,
+    },
+    /// Both ends are one interface.
+    #[error("both ends of the link are interface '{0}'; name two")]
+    Same(String),
+    /// Another driver has an interface.
+    #[error("interface '{interface}' is driven by process {pid} already; end that first, or name another")]
+    Busy {
+        /// Which interface.
+        interface: String,
+        /// Which process drives it.
+        pid: u32,
     },
     /// The samples could not be written.
     #[error("write the link's samples: {0}; is the disk full?")]
@@ -177,7 +190,10 @@ pub(crate) fn max_frame_bytes(mtu_bytes: u32) -> usize {
 /// When an interface is missing, too small or vanishes, or the samples cannot be written.
 pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, DriverError> {
     let plan = options.plan;
-    let _silence = [options.a, options.b].map(Silence::of);
+    if options.a == options.b {
+        return Err(DriverError::Same(options.a.to_owned()));
+    }
+    let _taken = [Taken::take(options.a)?, Taken::take(options.b)?];
     let sockets = [open(options.a, plan.mtu_bytes)?, open(options.b, plan.mtu_bytes)?];
     let mut engine = Engine::new(plan, sockets)?;
     let mut reporter = Reporter::start(&plan.name, options.lines);
@@ -204,26 +220,6 @@ pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, 
     let report = DriverReport { forward, backward, ..report };
     write_end(options.lines, plan, &report, unsaid).map_err(DriverError::Samples)?;
     Ok(report)
-}
-
-/// An interface that does not speak on its own while the link runs: IPv6 would announce itself. Dropped, it has IPv6
-/// again where it had.
-struct Silence(Option<String>);
-
-impl Silence {
-    fn of(interface: &str) -> Silence {
-        let key = ipv6_switch(interface);
-        Silence(Some(key).filter(|key| has_ipv6(interface) && std::fs::write(key, "1").is_ok()))
-    }
-}
-
-impl Drop for Silence {
-    fn drop(&mut self) {
-        if let Some(key) = &self.0 {
-            // The interface may have gone.
-            let _ = std::fs::write(key, "0");
-        }
-    }
 }
 
 /// Whether an interface of the calling thread's namespace has IPv6.
