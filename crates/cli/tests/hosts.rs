@@ -90,6 +90,59 @@ fn hosts_follow_the_link_that_their_router_announces_and_are_as_before_then() {
     );
 }
 
+#[test]
+fn a_run_whose_router_or_relay_listens_elsewhere_is_none_without_it() {
+    let bed = Bed::new("elsewhere");
+    bed.write("spec.toml", &bed.experiment());
+    bed.write("hosts.toml", &bed.table().replace("lan = \"lan\"", "lan = \"admin\""));
+    let run = |output: &str, case: &str, set: &str| {
+        let arguments = ["run", "spec.toml", "-o", output, "--backend", "hosts", "--hosts", "hosts.toml"];
+        bed.lab(&[&arguments[..], &["--case", case, "--set", set]].concat());
+        let manifest = runs(&bed.path(output)).remove(0).manifest;
+        (manifest.status, manifest.reasons)
+    };
+    let (status, reasons) = run("followed", "plain", "follows.move.enabled=true");
+    assert_eq!(status, RunStatus::Failed, "{reasons:?}");
+    for part in ["host 'sender': follower 'move-sender' heard nothing of router 'move'", "announces on admin"]
+    {
+        assert!(reasons[0].contains(part), "{reasons:?}");
+    }
+    let (status, reasons) = run("relayed", "relayed", "retries=0");
+    assert_eq!(status, RunStatus::Invalid, "{reasons:?}");
+    assert!(reasons[0].starts_with("relay 'pep' took no connection on 'admin'"), "{reasons:?}");
+    assert_eq!(bed.programs(), Vec::<String>::new());
+}
+
+#[test]
+fn two_hosts_on_one_machine_and_a_tmp_without_programs_are_told_before_a_run() {
+    let bed = Bed::new("same");
+    bed.write("spec.toml", &bed.experiment());
+    bed.write("same.toml", &bed.table().replace("ssh = \"receiver\"", "ssh = \"sender\""));
+    let check = |table: &str| {
+        let output = bed.lab(&["check", "spec.toml", "--hosts", table]);
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output))
+    };
+    let (code, said) = check("same.toml");
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("hosts 'receiver' and 'sender': they are the same machine"), "{said}");
+    let quiet = Bed::of("noexec", Kind { noexec: true, ..Kind::default() });
+    quiet.write("spec.toml", &quiet.experiment());
+    let output = quiet.lab(&["check", "spec.toml", "--hosts", "hosts.toml"]);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &stderr(&output);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("host 'sender' (ssh sender): programs in /tmp"), "{said}");
+}
+
+#[test]
+fn a_login_shell_that_greets_is_no_answer() {
+    let bed = Bed::of("greets", Kind { greets: true, ..Kind::default() });
+    bed.write("spec.toml", &bed.experiment());
+    let arguments = ["run", "spec.toml", "-o", "real", "--backend", "hosts", "--hosts", "hosts.toml"];
+    let output = bed.lab(&[&arguments[..], &["--case", "plain"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(bed.programs(), Vec::<String>::new());
+}
+
 /// What is known of a run over the path between the machines.
 fn is_of_the_real_path(run: &RunDirectory) {
     let manifest = &run.manifest;

@@ -2,7 +2,7 @@
 //! believe.
 
 use crate::mobility_bed::{self, Bed, Program, Stream, longfat, text, wait_for};
-use longfat_host::capability;
+use longfat_host::{capability, interface};
 use longfat_mobility::{
     Key,
     announcement::{Announcement, Character},
@@ -204,6 +204,98 @@ fn who_listens_on_an_interface_that_is_not_there_is_told_which_there_are() {
     let warnings: Vec<_> = said.lines().filter(|line| line.contains("WARNING")).collect();
     let [warning] = warnings[..] else { panic!("{said}") };
     assert!(warning.contains("no interface 'nosuch' now") && warning.contains("eth0"), "{warning}");
+}
+
+#[test]
+fn who_believes_nothing_says_why_and_once() {
+    let bed = Bed::new("doubts");
+    let (path, name) = (bed.key("key"), bed.process("n1"));
+    let key = Key::read(std::path::Path::new(&path)).unwrap();
+    let arguments = ["mobility", "follow", "--key", &path, "--name", &name];
+    let mut command = bed.nodes[0].command(env!("CARGO_BIN_EXE_longfat"));
+    let mut follow = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(follow.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let late =
+        Announcement { sent_us: unix_us() - 3_600_000_000, ..said("wide", WIDE, 1) }.seal(&key).unwrap();
+    let stranger = said("wide", WIDE, 1).seal(&Key::new(&[9; 32]).unwrap()).unwrap();
+    for datagram in [&late, &stranger, &late, &stranger, &late] {
+        bed.multicast(GROUP_V4.into(), datagram);
+    }
+    wait_for("all to be judged", || {
+        let seen = status(&bed);
+        (counter(&seen, "off_time"), counter(&seen, "foreign_key")) == (3, 2)
+    });
+    // SAFETY: the child has not been waited for, so its pid is its own.
+    assert_eq!(unsafe { libc::kill(follow.id() as i32, libc::SIGTERM) }, 0);
+    let said = std::io::read_to_string(follow.stderr.take().unwrap()).unwrap();
+    assert!(follow.wait().unwrap().success(), "{said}");
+    let lines = |part: &str| said.lines().filter(|line| line.contains(part)).count();
+    assert_eq!((lines("router 'bus' is 3600s"), lines("which is none of --key")), (1, 1), "{said}");
+    assert_eq!(lines("behind this host (tolerance 30s)"), 1, "{said}");
+}
+
+#[test]
+fn a_router_that_is_heard_on_two_interfaces_is_followed_on_each() {
+    let bed = Bed::new("roam");
+    let (key, audit, links) = (bed.key("key"), bed.path("audit.jsonl"), links(&bed));
+    let node = &bed.nodes[0];
+    let end = |namespace, name| interface::End { namespace, name };
+    interface::veth(end(node, "eth1"), end(&bed.router, "lan3"), 1500).unwrap();
+    bed.router.ip(&["addr", "add", "10.73.3.1/24", "dev", "lan3"]).unwrap();
+    node.ip(&["addr", "add", "10.73.3.2/24", "dev", "eth1"]).unwrap();
+    bed.router.ip(&["route", "add", "default", "via", "10.73.9.2"]).unwrap();
+    bed.cable();
+    let _sink = Stream::sink(&bed.server);
+    let _announce = bed.announce(&key, &["lan1", "lan3"], &["--links", links.to_str().unwrap()]);
+    let _follow = bed.follow(node, "n1", &key, &audit);
+    let route = || node.ip(&["route", "show", "default"]).unwrap();
+    wait_for("the first way to be raised", || route().contains("rto_min"));
+    node.ip(&["route", "replace", "default", "via", "10.73.3.1", "dev", "eth1"]).unwrap();
+    wait_for("the other way to be raised", || route().contains("eth1") && route().contains("rto_min"));
+    let _stream = Stream::source(node, "reno");
+    wait_for("the connection to be known", || status(&bed)["connections"] == 1);
+    // An interface that was down is listened on again.
+    node.ip(&["link", "set", "eth1", "down"]).unwrap();
+    wait_for("it to be left", || status(&bed)["listening"] == serde_json::json!(["eth0"]));
+    node.ip(&["link", "set", "eth1", "up"]).unwrap();
+    wait_for("it to be listened on", || status(&bed)["listening"] == serde_json::json!(["eth0", "eth1"]));
+}
+
+#[test]
+fn a_table_that_cannot_work_is_told_at_the_start() {
+    let bed = Bed::new("flaws");
+    let (key, name) = (bed.key("key"), bed.process("router"));
+    let links = bed.write(
+        "links.toml",
+        "[lte]\ninterface = \"wan\"\nrate = \"40Mbit\"\n[lte2]\ninterface = \"wan\"\nrate = \"4Mbit\"\n\
+         [lost]\ngateway = \"10.1.1.1\"\nrate = \"1Mbit\"\n[phs]\ninterface = \"ppp7\"\nrate = \"64kbit\"\n",
+    );
+    let warned = |more: &[&str]| {
+        let arguments = ["mobility", "announce", "--key", &key, "-i", "lan1", "--name", &name];
+        let mut command = bed.router.command(env!("CARGO_BIN_EXE_longfat"));
+        let mut announce =
+            command.args(arguments).args(more).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(announce.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        // SAFETY: the child has not been waited for, so its pid is its own.
+        assert_eq!(unsafe { libc::kill(announce.id() as i32, libc::SIGTERM) }, 0);
+        let said = std::io::read_to_string(announce.stderr.take().unwrap()).unwrap();
+        assert!(announce.wait().unwrap().success() && line == "ready\n", "{said}");
+        said.lines().filter_map(|line| Some(line.split_once("WARNING: ")?.1.to_owned())).collect::<Vec<_>>()
+    };
+    let said = warned(&["--links", links.to_str().unwrap()]);
+    let wanted = [
+        "link 'lost' has the gateway 10.1.1.1 and no interface",
+        "links 'lte' and 'lte2' are both of interface 'wan'",
+        "link 'phs': there is no interface 'ppp7' now",
+        "no route to 192.0.2.1 or 2001:db8::1 leads over a link of the table",
+    ];
+    assert_eq!(said.len(), wanted.len(), "{said:?}");
+    assert!(said.iter().zip(wanted).all(|(said, wanted)| said.starts_with(wanted)), "{said:?}");
+    let [nothing] = &warned(&[])[..] else { panic!("one warning") };
+    assert!(nothing.contains("nothing tells which link is in use"), "{nothing}");
 }
 
 /// Recorded behind a router that shares the key and the address, and said again behind this one, in time.
@@ -631,6 +723,7 @@ fn wrong_arguments_are_refused_with_the_mend() {
         (vec!["follow", "--key", path, "--cc", "phs=nosuch"], "longfat cc list"),
         (vec!["follow", "--key", path, "--cc", "phs"], "NAME=VALUE"),
         (vec!["announce", "--key", path, "-i", "nosuch0"], "nosuch0"),
+        (vec!["announce", "--key", path, "-i", "lo", "--port", "0"], "--port"),
         (vec!["status", "--name", "no-such-process"], "does it run?"),
         (vec!["tell", "a b"], "is no name"),
     ];

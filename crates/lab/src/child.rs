@@ -61,6 +61,14 @@ pub enum ChildError {
         /// Last words of the program.
         said: String,
     },
+    /// The program ran, and could not do what it was there for.
+    #[error("{name} {why}")]
+    Idle {
+        /// Name of the program.
+        name: String,
+        /// What it lacked, and the mend.
+        why: String,
+    },
     /// The program does not become ready.
     #[error("{name} was not ready within {} s{}", within.as_secs(), quoted(said))]
     NotReady {

@@ -3,6 +3,7 @@
 mod beside;
 mod expect;
 mod hold_ups;
+mod idle_relays;
 
 pub(crate) use beside::beside_twins;
 pub use expect::{expectation, figures, within};
@@ -34,6 +35,23 @@ const UNANSWERED: &str = "its handshake took longer, by packets that were lost o
 /// How a run ended and why, from what its programs said.
 pub fn verdict(plan: &Plan, samples: &Samples, metrics: &[Metric]) -> (RunStatus, Vec<String>) {
     judged(plan, samples, metrics, BUSY)
+}
+
+/// A verdict with what is to be said of relays that took nothing: `as_run` is the plan as it happened, which on real
+/// hosts has their interfaces where `plan` has its links.
+pub fn with_idle_relays(
+    (status, mut reasons): (RunStatus, Vec<String>),
+    (plan, as_run): (&Plan, &Plan),
+    samples: &Samples,
+) -> (RunStatus, Vec<String>) {
+    let idle = idle_relays::faults(plan, as_run, samples);
+    if status == RunStatus::Failed || idle.is_empty() {
+        return (status, reasons);
+    }
+    // What is only remarked of a run is not why it is invalid.
+    reasons.retain(|_| status == RunStatus::Invalid);
+    reasons.extend(idle);
+    (RunStatus::Invalid, reasons)
 }
 
 /// [`verdict`] of a simulated run.

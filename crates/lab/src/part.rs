@@ -1,5 +1,7 @@
 //! The part of one machine in a run: its processes, and the files by which they are told what to do.
 
+mod deaf;
+
 use crate::{
     child::{self, Child, ChildError},
     conductor::{Ending, Status},
@@ -10,7 +12,7 @@ use crate::{
 };
 use longfat_host::{Namespace, facts::CpuTimes, go_first, monotonic_us, own};
 use longfat_kernel::first_timeout::FirstTimeout;
-use longfat_mobility::Key;
+use longfat_mobility::{Key, control};
 use longfat_schema::{
     lines::LinesError,
     run::{RunError, write_json},
@@ -107,6 +109,11 @@ pub struct Files {
 }
 
 impl Files {
+    /// What a process is called where names are of the whole machine.
+    fn name(&self, role: &Role) -> String {
+        format!("{}-{}", self.prefix, role.file())
+    }
+
     fn raw(&self, role: &Role, extension: &str) -> PathBuf {
         self.raw.join(format!("{}.{extension}", role.file()))
     }
@@ -211,7 +218,7 @@ impl<'a> Part<'a> {
     fn arguments(&self, process: Process<'_>) -> Result<Vec<String>, PartError> {
         let (plan, role) = (&*self.plan, process.role());
         let samples = self.files.raw(&role, "jsonl");
-        let name = format!("{}-{}", self.files.prefix, role.file());
+        let name = self.files.name(&role);
         Ok(match process {
             Process::Link(cable) => {
                 let told = self.files.raw(&role, "json");
@@ -301,10 +308,31 @@ impl<'a> Part<'a> {
         self.servers.iter().find(|server| server.role == *role)
     }
 
-    /// Ends what serves, in the reverse order of its start.
+    /// Ends what serves, in the reverse order of its start. A follower that heard nothing is an error: a run in which
+    /// nothing was followed is not the one that was planned.
     pub fn finish(&mut self) -> Result<(), PartError> {
+        self.check_heard()?;
         while let Some(mut server) = self.servers.pop() {
             server.stop()?;
+        }
+        Ok(())
+    }
+
+    fn check_heard(&self) -> Result<(), ChildError> {
+        let late = process::late(&self.plan).map(|(_, process)| process);
+        for process in process::serving(&self.plan).into_iter().chain(late) {
+            let (Process::Follower { follow, far, .. }, role) = (process, process.role()) else { continue };
+            if self.server(&role).is_none() {
+                continue;
+            }
+            let socket = control::socket_of(&self.files.name(&role));
+            let why = match control::ask(&socket, "status") {
+                Ok(status) => deaf::why(follow, far, &status),
+                Err(error) => Some(format!("does not say what it heard: {error}")),
+            };
+            if let Some(why) = why {
+                return Err(ChildError::Idle { name: role.to_string(), why });
+            }
         }
         Ok(())
     }

@@ -110,6 +110,7 @@ pub fn run(
     };
     speaker.look_at_interfaces()?;
     speaker.follow_routes()?;
+    speaker.tell_unknown();
     ready()?;
     while !stop.load(Ordering::Acquire) {
         speaker.follow_model();
@@ -167,6 +168,26 @@ impl Speaker<'_> {
             found.into_iter().for_each(|(_, link, character)| self.set(&link, character));
         }
         Ok(())
+    }
+
+    /// Says why nothing is announced yet, where that is so.
+    fn tell_unknown(&mut self) {
+        if !self.plan.model.is_empty() || self.announcer.link().is_some() {
+            return;
+        }
+        let why = if self.plan.table.watches_routes() {
+            let towards: Vec<String> = self.plan.towards.iter().map(ToString::to_string).collect();
+            format!(
+                "no route to {} leads over a link of the table: nothing is announced until one does, or 'mobility tell' \
+                 names the link; see 'ip route get', --towards and the interfaces of --links",
+                towards.join(" or ")
+            )
+        } else {
+            "nothing tells which link is in use, neither an interface in --links nor --model: nothing is announced until \
+             'mobility tell' names it"
+                .to_owned()
+        };
+        (self.say)(&format!("WARNING: {why}"));
     }
 
     /// The way to the first of the addresses outside that a link of the table leads to.

@@ -4,10 +4,11 @@ use crate::{
     Key, Name, Result,
     announcement::{Announcement, Reject},
     control,
+    doubts::{Doubt, Doubts},
     event::{Done, Event},
     follower::{Follower, Settings, Why, Wish},
     freshness::{Freshness, Verdict},
-    lan::Ears,
+    lan::{self, Ears},
     put_back::{PutBack, give_back, put_back},
     routes::{self, Via},
     sockets::Sockets,
@@ -109,6 +110,7 @@ struct Node<'a> {
     plan: &'a FollowPlan,
     follower: Follower,
     freshness: Freshness,
+    doubts: Doubts,
     sockets: Sockets,
     ears: Ears,
     netlink: Netlink,
@@ -167,6 +169,7 @@ impl<'a> Node<'a> {
             plan,
             follower: Follower::new(plan.settings.clone()),
             freshness,
+            doubts: Doubts::default(),
             sockets,
             // Before the interfaces are looked at: none that comes after that is missed.
             watch: Netlink::watch()?,
@@ -243,9 +246,15 @@ impl<'a> Node<'a> {
             };
             if !self.plan.routers.is_empty() && !self.plan.routers.contains(&announcement.router) {
                 self.counters.other_router += 1;
+                self.doubt(&Doubt::OtherRouter(announcement.router));
                 continue;
             }
-            match self.freshness.judge(&announcement, unix_us()) {
+            let now_unix_us = unix_us();
+            let verdict = self.freshness.judge(&announcement, now_unix_us);
+            if matches!(verdict, Verdict::News | Verdict::Repeat) {
+                self.doubts.believed(&announcement.router, monotonic_us());
+            }
+            match verdict {
                 Verdict::News => self.news(&announcement, interface)?,
                 // Known from before a restart: its link is the present one all the same.
                 Verdict::Repeat if !self.follower.routers().contains_key(&announcement.router) => {
@@ -253,10 +262,17 @@ impl<'a> Node<'a> {
                 }
                 Verdict::Repeat => {
                     self.counters.repeats += 1;
-                    self.follower.hear_again(&announcement.router, monotonic_us());
+                    if self.follower.hear_again(&announcement.router, interface, monotonic_us()) {
+                        self.look_again();
+                    }
                 }
                 Verdict::Old => self.counters.old += 1,
-                Verdict::OffTime => self.counters.off_time += 1,
+                Verdict::OffTime => {
+                    self.counters.off_time += 1;
+                    let ahead_us = announcement.sent_us.wrapping_sub(now_unix_us).cast_signed();
+                    let tolerance_us = self.plan.tolerance_us;
+                    self.doubt(&Doubt::OffTime { router: announcement.router, ahead_us, tolerance_us });
+                }
             }
         }
         Ok(())
@@ -270,6 +286,19 @@ impl<'a> Node<'a> {
             Reject::Forged => &mut self.counters.forged,
         };
         *counter += 1;
+        Doubt::of(reject).into_iter().for_each(|doubt| self.doubt(&doubt));
+    }
+
+    /// Says why what was heard is not believed, unless that was said.
+    fn doubt(&mut self, doubt: &Doubt) {
+        if self.doubts.is_new(doubt, monotonic_us()) {
+            self.say(doubt.to_string());
+        }
+    }
+
+    /// Connections and routes are to be looked at soon.
+    fn look_again(&mut self) {
+        (self.look_due_us, self.routes_due_us, self.routes_stale) = (0, 0, true);
     }
 
     fn news(&mut self, announcement: &Announcement, interface: u32) -> Result<()> {
@@ -360,6 +389,7 @@ impl<'a> Node<'a> {
         }
         self.routes_stale = false;
         self.ears.join()?;
+        self.follower.keep_interfaces(lan::is_there);
         self.raise_routes()
     }
 
@@ -367,9 +397,11 @@ impl<'a> Node<'a> {
         let Some(ms) = self.plan.rto_min_ms else { return Ok(()) };
         let routers = self.follower.routers().iter();
         let vias: Vec<Via<'_>> = routers
-            .filter_map(|(name, router)| {
+            .flat_map(|(name, router)| {
                 let peers = self.plan.settings.peers.get(name).map_or(&[][..], Vec::as_slice);
-                Some(Via { addresses: &router.addresses, interface: router.interface?, peers })
+                let via =
+                    |interface: &u32| Via { addresses: &router.addresses, interface: *interface, peers };
+                router.interfaces.iter().map(via)
             })
             .collect();
         if vias.is_empty() {

@@ -86,8 +86,8 @@ pub struct Router {
     pub character: Character,
     /// What nodes know it by.
     pub addresses: Vec<IpAddr>,
-    /// Interface it was heard on; none for one that is far away.
-    pub interface: Option<u32>,
+    /// Interfaces it is heard on; none for one that is far away.
+    pub interfaces: BTreeSet<u32>,
     /// When it was last heard, repeats included.
     pub heard_us: u64,
     /// Changes of its link heard.
@@ -195,11 +195,17 @@ impl Follower {
         over.chain(departed).collect()
     }
 
-    /// The newest announcement of a router, once more.
-    pub fn hear_again(&mut self, router: &Name, now_us: u64) {
-        if let Some(router) = self.routers.get_mut(router) {
-            router.heard_us = now_us;
-        }
+    /// The newest announcement of a router, once more; whether it came in by an interface on which that router was not
+    /// heard before: another way to it, or the interface of before, plugged in anew.
+    pub fn hear_again(&mut self, router: &Name, interface: u32, now_us: u64) -> bool {
+        let Some(router) = self.routers.get_mut(router) else { return false };
+        router.heard_us = now_us;
+        router.interfaces.insert(interface)
+    }
+
+    /// Forgets interfaces that are no more.
+    pub fn keep_interfaces(&mut self, is_there: impl Fn(u32) -> bool) {
+        self.routers.values_mut().for_each(|router| router.interfaces.retain(|index| is_there(*index)));
     }
 
     /// News of a router, heard on an interface; `blocks` are the control blocks of this moment.
@@ -216,7 +222,7 @@ impl Follower {
             link: news.link.clone(),
             character: news.character,
             addresses: news.addresses.clone(),
-            interface,
+            interfaces: old.iter().flat_map(|old| old.interfaces.iter().copied()).chain(interface).collect(),
             heard_us: now_us,
             changes: old.as_ref().map_or(0, |old| old.changes) + u64::from(changed),
         };
@@ -318,7 +324,7 @@ impl Follower {
             return Some((known.router.clone(), known.way));
         }
         let near = |router: &Router| {
-            router.interface == Some(block.interface)
+            router.interfaces.contains(&block.interface)
                 && block.gateway.is_some_and(|gateway| router.addresses.contains(&gateway))
         };
         if let Some((name, _)) = self.routers.iter().find(|(_, router)| near(router)) {

@@ -54,6 +54,11 @@ pub fn interfaces(wanted: &[String]) -> Result<BTreeMap<String, Interface>> {
     Ok(found)
 }
 
+/// Whether there is an interface of that index.
+pub(crate) fn is_there(index: u32) -> bool {
+    nix::net::if_::if_indextoname(index).is_ok()
+}
+
 fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
     v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
@@ -165,16 +170,22 @@ impl Ears {
         Ok(())
     }
 
-    /// Whether at least one family could join; the other may have no address there yet.
+    /// Whether at least one family is heard there; the other may have no address there yet. An interface that was down
+    /// is a member still: the kernel says that of who joins again.
     fn join_one(&self, interface: u32) -> bool {
+        let is_member = |joined: io::Result<()>| match joined {
+            Ok(()) => true,
+            Err(error) => error.raw_os_error() == Some(libc::EADDRINUSE),
+        };
         let mut any = false;
         for socket in &self.sockets {
             let is_v4 = socket.local_addr().is_ok_and(|address| address.is_ipv4());
             if is_v4 {
                 let membership = membership_v4(GROUP_V4, interface);
-                any |= set(socket.as_fd(), libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &membership).is_ok();
+                let joined = set(socket.as_fd(), libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &membership);
+                any |= is_member(joined);
             } else {
-                let join = |group| socket.join_multicast_v6(group, interface).is_ok();
+                let join = |group| is_member(socket.join_multicast_v6(group, interface));
                 any |= join(&GROUP_V6) | join(&GROUP_V6_SITE);
             }
         }
@@ -316,6 +327,16 @@ impl Mouth {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_whose_groups_were_joined_before_is_listened_on_still() {
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let ears = Ears::open(vec!["none-of-this-name".to_owned()], port).unwrap();
+        let loopback = nix::net::if_::if_nametoindex("lo").unwrap();
+        assert!(ears.join_one(loopback));
+        assert!(ears.join_one(loopback), "as after its interface was down");
+        assert!(!ears.join_one(u32::MAX / 2), "there is none of that index");
+    }
 
     #[test]
     fn junk_is_dropped_in_the_kernel_and_counted_and_what_looks_like_an_announcement_is_taken() {

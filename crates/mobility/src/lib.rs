@@ -1,8 +1,8 @@
 //! Changes of a mobile router's link: announced to the nodes behind it, and followed by their TCP connections.
 //!
 //! Pure, with the time passed in:
-//! - [`announcement`]: the datagram, its tag, its parser. [`freshness`]: what of it is news. [`announcer`]: when it is
-//!   sent. [`links`]: which link is in use.
+//! - [`announcement`]: the datagram, its tag, its parser. [`freshness`]: what of it is news. [`doubts`]: what is said
+//!   of what is not believed. [`announcer`]: when it is sent. [`links`]: which link is in use.
 //! - [`policy`]: which window fits a link. [`follower`]: which connections are set, when, to what.
 //!
 //! Around it: [`lan`] (multicast), [`routes`], [`control`] (status), [`state`] (what outlives the
@@ -14,6 +14,7 @@ pub mod announce;
 pub mod announcement;
 pub mod announcer;
 pub mod control;
+pub mod doubts;
 pub mod event;
 pub mod follow;
 pub mod follower;

@@ -96,6 +96,37 @@ impl LinkTable {
         Ok(LinkTable { links })
     }
 
+    /// What of a table cannot work, for a person: links that no route can tell, or not from one another.
+    pub fn flaws(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut told: BTreeMap<(&str, Option<IpAddr>), &Name> = BTreeMap::new();
+        for (name, (entry, _)) in &self.links {
+            let Some(interface) = entry.interface.as_deref() else {
+                let lone = entry.gateway.map(|gateway| {
+                    format!("link '{name}' has the gateway {gateway} and no interface: no route tells it; name its interface")
+                });
+                found.extend(lone);
+                continue;
+            };
+            // Of two that a route fits alike the last by name is taken.
+            if let Some(other) = told.insert((interface, entry.gateway), name) {
+                let at = entry.gateway.map_or_else(
+                    || "without a gateway; give each its own".to_owned(),
+                    |gateway| format!("and gateway {gateway}; a route tells one link"),
+                );
+                found.push(format!(
+                    "links '{other}' and '{name}' are both of interface '{interface}' {at}: no route tells '{other}'"
+                ));
+            }
+        }
+        found
+    }
+
+    /// Interfaces that tell links.
+    pub fn interfaces(&self) -> impl Iterator<Item = (&Name, &str)> {
+        self.links.iter().filter_map(|(name, (entry, _))| Some((name, entry.interface.as_deref()?)))
+    }
+
     /// Whether any link is told by the interface in use.
     pub fn watches_routes(&self) -> bool {
         self.links.values().any(|(entry, _)| entry.interface.is_some())
@@ -251,6 +282,39 @@ mod tests {
         let (_, phs) = table.of(&hop("10.1.0.1"), "ppp0").unwrap();
         assert_eq!((phs.up_bps, phs.down_bps, phs.delay_us), (64_000, 64_000, 125_000));
         assert_eq!((phs.loss_ppm, phs.up_queue_bytes, phs.down_queue_bytes), (10_000, 60_000, 60_000));
+    }
+
+    #[test]
+    fn links_that_no_route_can_tell_or_tell_apart_are_flaws_of_a_table() {
+        assert_eq!(LinkTable::from_toml(TABLE).unwrap().flaws(), Vec::<String>::new());
+        let text = r#"
+            [lte]
+            interface = "wwan0"
+            rate = "40Mbit"
+            [lte2]
+            interface = "wwan0"
+            rate = "4Mbit"
+            [phs]
+            gateway = "10.9.0.1"
+            rate = "64kbit"
+            [wifi]
+            interface = "wlan0"
+            gateway = "10.8.0.1"
+            rate = "11Mbit"
+            [wifi2]
+            interface = "wlan0"
+            gateway = "10.8.0.2"
+            rate = "11Mbit"
+            [told]
+            rate = "1Mbit"
+        "#;
+        let flaws = LinkTable::from_toml(text).unwrap().flaws();
+        let wanted = [
+            "links 'lte' and 'lte2' are both of interface 'wwan0' without a gateway; give each its own: no route tells \
+             'lte'",
+            "link 'phs' has the gateway 10.9.0.1 and no interface: no route tells it; name its interface",
+        ];
+        assert_eq!(flaws, wanted);
     }
 
     #[test]

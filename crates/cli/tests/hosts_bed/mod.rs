@@ -29,7 +29,14 @@ pub struct Kind {
     pub sudo: bool,
     /// How far each machine's clocks are ahead of the leader's.
     pub ahead_s: [u32; 3],
+    /// The login shell says something before what it is asked to do, and does not end its line.
+    pub greets: bool,
+    /// No program in /tmp can be run.
+    pub noexec: bool,
 }
+
+/// Has an sshd do what it is asked to after a greeting.
+const GREETS: &str = "ForceCommand echo Welcome; printf 'to '; eval \"$SSH_ORIGINAL_COMMAND\"\n";
 
 /// A user of the machines with `sudo`, where they have one. Nobody of this machine.
 const USER: &str = "lfuser";
@@ -261,7 +268,8 @@ set = {{ "relays.pep.enabled" = true }}
             "sshd_config",
             &format!(
                 "HostKey {place}/host_key\nAuthorizedKeysFile {place}/key.pub\nStrictModes no\nUsePAM no\nPidFile none\n\
-                 PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+                 PermitRootLogin prohibit-password\nPasswordAuthentication no\n{}",
+                if kind.greets { GREETS } else { "" }
             ),
         );
         let mut client = format!(
@@ -271,7 +279,7 @@ set = {{ "relays.pep.enabled" = true }}
         for (number, name) in (1..).zip(HOSTS) {
             let host = self.hosts()[number - 1].clone();
             let mut sshd = host.command("unshare");
-            sshd.args(own_machine(&place, kind.sudo, kind.ahead_s[number - 1]));
+            sshd.args(own_machine(&place, kind, kind.ahead_s[number - 1]));
             sshd.args(["/usr/sbin/sshd", "-D", "-e", "-f", &format!("{place}/sshd_config")]);
             let log = fs::File::create(self.path(&format!("sshd-{name}.log"))).unwrap();
             self.servers.push(sshd.stdin(Stdio::null()).stderr(log).spawn().unwrap());
@@ -302,9 +310,13 @@ set = {{ "relays.pep.enabled" = true }}
 }
 
 /// Arguments of `unshare` for a machine with its own users and clocks, where it has such; what it runs follows.
-fn own_machine(place: &str, users: bool, ahead_s: u32) -> Vec<String> {
-    let files = ["passwd", "shadow", "sudoers"].iter().filter(|_| users);
-    let mounts: String = files.map(|name| format!("mount --bind {place}/{name} /etc/{name} && ")).collect();
+fn own_machine(place: &str, kind: Kind, ahead_s: u32) -> Vec<String> {
+    let files = ["passwd", "shadow", "sudoers"].iter().filter(|_| kind.sudo);
+    let mut mounts: String =
+        files.map(|name| format!("mount --bind {place}/{name} /etc/{name} && ")).collect();
+    if kind.noexec {
+        mounts += "mount --bind /tmp /tmp && mount -o remount,bind,noexec /tmp && ";
+    }
     let ahead = ahead_s.to_string();
     let mut line = vec!["--mount", "--fork", "--kill-child"];
     if ahead_s > 0 {

@@ -9,6 +9,7 @@ use super::{
 use longfat_host::{monotonic_us, support::Missing};
 use longfat_schema::{run::FileRecord, text::shortened};
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{BufRead, BufReader, Read, Write},
     path::Path,
@@ -37,11 +38,19 @@ const CLOCK_MAX_NS: u64 = 1 << 62;
 /// Questions about the time, of which the quickest counts.
 const CLOCK_QUESTIONS: u32 = 16;
 
-/// Prints what there is, a fact a line. It changes nothing.
-const PROBE: &str = "echo machine=$(uname -sm); echo user=$(id -u); \
+/// Prints what there is, a fact a line. It changes nothing but a file that it makes and removes: whether a program that
+/// lies in /tmp can be run is to be tried. A login shell may have said something before, without the end of its line.
+const PROBE: &str = "echo; echo machine=$(uname -sm); echo user=$(id -u); \
     sudo -n true 2>/dev/null && echo sudo=yes; \
     for p in ip gzip sha256sum mktemp; do command -v $p >/dev/null && echo $p=yes; done; \
+    d=$(mktemp -d /tmp/longfat.XXXXXXXXXX) && { \
+    cp /bin/true $d/true 2>/dev/null && { $d/true 2>/dev/null || echo runs=no; }; rm -rf $d; }; \
+    echo kernel=$(cat /proc/sys/kernel/random/boot_id /etc/machine-id 2>/dev/null); \
+    echo network=$(readlink /proc/self/ns/net); \
     echo free=$(df -Pk /tmp | tail -n 1)";
+
+/// What the line begins with that names the directory made there.
+const DIRECTORY: &str = "longfat-dir ";
 
 /// Why a machine did not do its part.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +84,8 @@ pub struct Machine {
     /// The host of the experiment.
     pub host: String,
     ssh: String,
+    /// What no other machine has: its kernel, since that started, and the network in it.
+    identity: Option<[String; 2]>,
     talk: Option<Talk>,
     // Last: what is asked goes over it.
     connection: Connection,
@@ -104,9 +115,10 @@ impl Copying<'_> {
     /// Waits until it is there, whole.
     pub fn carry_out(&self, stop: &AtomicBool) -> Result<(), SshError> {
         let file = format!("{}/longfat", self.directory);
-        let script = format!("umask 077; gzip -dc >{file} && chmod 700 {file} && sha256sum {file}");
+        let script = format!("umask 077; gzip -dc >{file} && chmod 700 {file} && echo && sha256sum {file}");
         let said = self.connection.run(&script, File::open(self.packed)?.into(), COPY_WITHIN, stop)?;
-        if said.split_whitespace().next() == Some(self.record.sha256.as_str()) {
+        // A login shell may have said something before.
+        if said.lines().any(|line| line.split_whitespace().next() == Some(self.record.sha256.as_str())) {
             return Ok(());
         }
         Err(SshError::Refused(format!("the program that arrived there is not the one that was sent: {said}")))
@@ -124,7 +136,7 @@ impl Machine {
         let begun = Connection::begin(&entry.ssh, config, directory, host);
         let (host, ssh) = (host.to_owned(), entry.ssh.clone());
         match begun {
-            Ok(connection) => Ok(Machine { host, ssh, talk: None, connection }),
+            Ok(connection) => Ok(Machine { host, ssh, identity: None, talk: None, connection }),
             Err(error) => Err(MachineError::Failed { host, ssh, what: error.to_string() }),
         }
     }
@@ -144,6 +156,7 @@ impl Machine {
                 return Ok(vec![Missing::new(self.name("a connection"), shown(&error.to_string()), mend)]);
             }
         };
+        self.identity = identity(&said);
         Ok(missing(&said, needed_bytes, |what| self.name(what)))
     }
 
@@ -189,7 +202,7 @@ impl Machine {
     fn wait_for_directory(&mut self, stop: &AtomicBool) -> Result<(), SshError> {
         let script = format!(
             "umask 077; s=; [ $(id -u) = 0 ] || s=\"sudo -n\"; d=$(mktemp -d /tmp/longfat.XXXXXXXXXX) || exit 1; \
-             trap \"$s rm -rf $d\" EXIT; trap \"exit 1\" HUP INT TERM; echo $d; read -r go || exit 1; \
+             trap \"$s rm -rf $d\" EXIT; trap \"exit 1\" HUP INT TERM; echo; echo \"{DIRECTORY}$d\"; read -r go || exit 1; \
              $s $d/longfat lab agent $d --host {0}; [ -e $d/longfat ] && $s $d/longfat lab agent $d --host {0} --restore",
             self.host
         );
@@ -200,16 +213,15 @@ impl Machine {
         let (Some(input), Some(output), Some(said)) = pipes else {
             return Err(SshError::Refused("no pipes".to_owned()));
         };
-        let (line, answers) = listen_after_a_line(BufReader::new(output));
+        let (line, answers) = listen_after_directory(BufReader::new(output));
         let (input, last_words) = (Some(Arc::new(Mutex::new(input))), LastWords::of(said));
         let talk = self.talk.insert(Talk { process, input, answers, last_words, directory: String::new() });
         let directory = first(&line, stop)?;
-        let directory = directory.trim();
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte);
         if !directory.starts_with('/') || !directory.bytes().all(plain) {
             return Err(SshError::Refused(format!("no directory was made in /tmp there: {}", self.said())));
         }
-        directory.clone_into(&mut talk.directory);
+        talk.directory = directory;
         Ok(())
     }
 
@@ -337,9 +349,37 @@ impl Drop for Talk {
     }
 }
 
+/// One of the probe's facts.
+fn fact<'a>(said: &'a str, key: &str) -> Option<&'a str> {
+    said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+}
+
+/// Which machine the probe's facts are of; none where they do not tell.
+fn identity(said: &str) -> Option<[String; 2]> {
+    let known = |key| fact(said, key).filter(|fact| !fact.is_empty()).map(str::to_owned);
+    Some([known("kernel")?, known("network")?])
+}
+
+/// Hosts of the table that are one machine, where each needs its own.
+pub fn shared(machines: &[Machine]) -> Vec<Missing> {
+    let mut first: BTreeMap<&[String; 2], &Machine> = BTreeMap::new();
+    let mut found = Vec::new();
+    for machine in machines {
+        let Some(identity) = &machine.identity else { continue };
+        let Some(other) = first.get(identity) else {
+            first.insert(identity, machine);
+            continue;
+        };
+        let what = format!("hosts '{}' and '{}'", other.host, machine.host);
+        let why = format!("they are the same machine (ssh {} and {})", other.ssh, machine.ssh);
+        found.push(Missing::new(what, why, "give each a machine of its own in the table"));
+    }
+    found
+}
+
 /// What the probe's facts say is missing.
 fn missing(said: &str, needed_bytes: u64, name: impl Fn(&str) -> String) -> Vec<Missing> {
-    let fact = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let fact = |key: &str| fact(said, key);
     let mut found = Vec::new();
     let mut lacks = |what: &str, why: String, mend: &str| found.push(Missing::new(name(what), why, mend));
     let ours = format!("Linux {}", std::env::consts::ARCH);
@@ -358,6 +398,10 @@ fn missing(said: &str, needed_bytes: u64, name: impl Fn(&str) -> String) -> Vec<
             let why = "it is not on the PATH there".to_owned();
             lacks(&format!("the program '{program}'"), why, &format!("install the package {package}"));
         }
+    }
+    if fact("runs") == Some("no") {
+        let why = "they cannot be run there: it is mounted noexec".to_owned();
+        lacks("programs in /tmp", why, "mount it exec ('mount -o remount,exec /tmp')");
     }
     let free = fact("free").and_then(|line| line.split_whitespace().nth(3)?.parse::<u64>().ok());
     let free = free.unwrap_or(0).saturating_mul(1024);
@@ -382,20 +426,32 @@ fn keep_alive(input: Weak<Mutex<ChildStdin>>) {
     });
 }
 
-/// A first line, and the answers that come after it.
-fn listen_after_a_line(mut output: BufReader<ChildStdout>) -> (Receiver<String>, Receiver<Heard>) {
-    const LINE_BYTES_MAX: u64 = 4096;
+/// The directory that was made, and the answers that come after it.
+fn listen_after_directory(mut output: BufReader<ChildStdout>) -> (Receiver<String>, Receiver<Heard>) {
     let ((line_to, line), (to, answers)) = (channel(), sync_channel(0));
     std::thread::spawn(move || {
-        let mut first = String::new();
-        // What is no text is no directory either.
-        let _ = (&mut output).take(LINE_BYTES_MAX).read_line(&mut first);
-        let is_wanted = line_to.send(first).is_ok();
+        let is_wanted = line_to.send(directory_said(&mut output)).is_ok();
         if is_wanted {
             listen(output, &to);
         }
     });
     (line, answers)
+}
+
+/// The directory that is named, after whatever a login shell says; empty when none is.
+fn directory_said(output: &mut impl BufRead) -> String {
+    const BYTES_MAX: u64 = 64 << 10;
+    let mut output = output.take(BYTES_MAX);
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
+        // What is no text is no directory either.
+        let said = std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix(DIRECTORY));
+        if let Some(directory) = said {
+            return directory.trim().to_owned();
+        }
+        line.clear();
+    }
+    String::new()
 }
 
 fn first(line: &Receiver<String>, stop: &AtomicBool) -> Result<String, SshError> {
@@ -434,6 +490,29 @@ mod tests {
         assert_eq!(lacks(&facts().replace("user=0", "user=7"), 0), ["rights"]);
         assert_eq!(lacks(&facts().replace("user=0", "user=7\nsudo=yes"), 0), Vec::<String>::new());
         assert_eq!(lacks(&facts().replace("\nip=yes\n", "\n"), 0), ["the program 'ip'"]);
+        assert_eq!(lacks(&format!("{}runs=no\n", facts()), 0), ["programs in /tmp"]);
+        assert_eq!(lacks(&format!("Welcome\n\n{}", facts()), 0), Vec::<String>::new());
         assert_eq!(lacks("", 1).len(), 7);
+    }
+
+    #[test]
+    fn a_machine_is_known_by_its_kernel_and_its_network() {
+        let of = |said: &str| identity(said);
+        let first = of("kernel=1 2\nnetwork=net:[1]\n");
+        assert!(first.is_some() && first == of("kernel=1 2\nnetwork=net:[1]\nfree=1\n"));
+        assert_ne!(first, of("kernel=1 2\nnetwork=net:[2]\n"), "a container of it");
+        assert_eq!([of("kernel=\nnetwork=net:[1]\n"), of("kernel=1\n")], [None, None], "not known");
+    }
+
+    #[test]
+    fn whatever_a_login_shell_says_before_the_directory_is_found() {
+        let of = |said: &[u8]| directory_said(&mut &said[..]);
+        assert_eq!(of(b"longfat-dir /tmp/longfat.x\n{}"), "/tmp/longfat.x");
+        assert_eq!(of(b"Welcome to \xff\n\nlongfat-dir /tmp/longfat.x\n"), "/tmp/longfat.x");
+        assert_eq!(of(b"Welcome\n"), "");
+        assert_eq!(of(&[b'x'; 1 << 20]), "", "a bound on what is read");
+        let mut rest = &b"longfat-dir /tmp/x\n{\"answer\":1}\n"[..];
+        directory_said(&mut rest);
+        assert_eq!(rest, b"{\"answer\":1}\n", "answers follow it");
     }
 }

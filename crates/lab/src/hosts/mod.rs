@@ -159,6 +159,7 @@ impl Hosts {
         for machine in &mut machines {
             missing.extend(machine.look(needed_bytes, stop)?);
         }
+        missing.extend(machine::shared(&machines));
         let hosts = Hosts { table, machines: Mutex::new(machines), directory };
         Ok((hosts, missing))
     }

@@ -30,6 +30,23 @@ fn a_run_as_planned_is_done() {
 }
 
 #[test]
+fn a_run_whose_relay_took_no_connection_is_invalid_for_that_and_not_for_what_is_only_remarked() {
+    let (plan, samples) = (plan(), good());
+    let judged = |busy, samples: &Samples| {
+        with_idle_relays(verdict(&plan, samples, &cpu(busy)), (&plan, &plan), samples)
+    };
+    let (status, reasons) = judged(0.99, &samples);
+    assert_eq!((status, reasons.len()), (RunStatus::Invalid, 1), "{reasons:?}");
+    assert!(reasons[0].starts_with("relay 'pep' took no connection on 'lan'"), "{reasons:?}");
+    let relay = vec![RelaySample { relay: "pep".into(), ..RelaySample::default() }];
+    let relayed = Samples { relay, ..good() };
+    assert_eq!(judged(0.5, &relayed), (RunStatus::Done, vec![]));
+    let mut cut = good();
+    cut.flow[0].error = Some("connection reset".into());
+    assert_eq!(judged(0.5, &cut).0, RunStatus::Failed);
+}
+
+#[test]
 fn a_late_link_makes_the_run_invalid() {
     let mut samples = good();
     samples.link[0] = LinkSummary { punctual: false, late_p99_us: 900, ..samples.link[0].clone() };

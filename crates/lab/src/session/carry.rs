@@ -200,7 +200,10 @@ impl Carrier<'_> {
             None if kind == BackendKind::Simulated => {
                 judge::simulated_verdict(&as_run, &observed.samples, &figures)
             }
-            None => judge::verdict(&as_run, &observed.samples, &figures),
+            None => {
+                let said = judge::verdict(&as_run, &observed.samples, &figures);
+                judge::with_idle_relays(said, (plan, &as_run), &observed.samples)
+            }
         };
         let dilation = kind.dilation(plan);
         let reasons = reasons.into_iter().chain(remarks(plan, dilation)).collect();

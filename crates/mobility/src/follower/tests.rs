@@ -132,6 +132,28 @@ fn a_window_is_never_raised_before_what_was_sent_at_the_change_is_acknowledged()
 }
 
 #[test]
+fn a_router_that_is_heard_on_another_interface_too_is_followed_there_until_that_interface_is_gone() {
+    const ANEW: u32 = 9;
+    let mut follower = follower(Policy::Restore);
+    let bus = said("wifi", WIFI, 1).router;
+    let on_new = ControlBlock { interface: ANEW, ..block(1, 40, 40, 100_000) };
+    follower.hear(&said("wifi", WIFI, 1), Some(LAN), &[on_new.clone()], 0);
+    assert_eq!(follower.connections(), 0);
+    assert!(!follower.hear_again(&bus, LAN, 1), "as before");
+    assert!(follower.hear_again(&bus, ANEW, 2));
+    follower.look(&[on_new.clone()], 3);
+    assert_eq!(follower.connections(), 1);
+    // The same change comes in on each interface; the second copy is a repeat.
+    let both = [on_new, block(2, 40, 40, 100_000)];
+    follower.look(&both, 4);
+    let wishes = follower.hear(&said("phs", PHS, 2), Some(LAN), &both, 5);
+    assert_eq!(wishes.iter().map(|wish| wish.cookie).collect::<Vec<_>>(), [1, 2]);
+    follower.keep_interfaces(|index| index == LAN);
+    follower.look(&both, 6);
+    assert_eq!(follower.connections(), 1, "what has gone is no way to it");
+}
+
+#[test]
 fn other_routers_other_interfaces_and_listeners_are_left_alone() {
     let mut follower = follower(Policy::Restore);
     let near = block(1, 40, 40, 100_000);

@@ -85,7 +85,7 @@ pub struct Args {
     #[arg(long)]
     site: bool,
     /// UDP port.
-    #[arg(long, default_value_t = PORT)]
+    #[arg(long, default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Between two repeats long after a change: how soon a node that comes later knows the link.
     #[arg(long, value_name = "TIME", default_value_t = Nanos(2_000_000_000))]
@@ -139,6 +139,7 @@ pub struct Tell {
 
 pub fn run(args: &Args) -> Outcome {
     let plan = plan(args)?;
+    warn_of(&plan.table);
     let stop = stop::flag()?;
     let account = Account::choose(args.user.as_deref())?;
     // Its sockets are open by then; of all else it needs nothing but to take its control socket away.
@@ -151,6 +152,22 @@ pub fn run(args: &Args) -> Outcome {
     };
     announce::run(&plan, &stop, confine, &mut |text| eprintln!("longfat: mobility announce: {text}"))?;
     Ok(())
+}
+
+/// Says what of a table cannot work, or not yet: an interface may come later.
+fn warn_of(table: &LinkTable) {
+    let there = longfat_kernel::mark::interfaces().unwrap_or_default();
+    let absent = table.interfaces().filter(|(_, interface)| !there.iter().any(|known| known == interface));
+    let absent = absent.map(|(link, interface)| {
+        format!(
+            "link '{link}': there is no interface '{interface}' now, and the link is not announced before it comes; there \
+             are {}",
+            there.join(", ")
+        )
+    });
+    for flaw in table.flaws().into_iter().chain(absent) {
+        eprintln!("longfat: mobility announce: WARNING: {flaw}");
+    }
 }
 
 fn plan(args: &Args) -> anyhow::Result<AnnouncePlan> {
