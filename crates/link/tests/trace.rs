@@ -291,6 +291,8 @@ fn a_queue_may_be_said_as_a_share_of_the_product() {
         said("rate = '1Mbit'\nqueue = { round_trips = 1 }")
             .contains("is a share of rate and delay, and one is missing")
     );
+    let small = said("rate = '1Mbit'\ndelay = '4ms'\nqueue = { round_trips = 0.1 }");
+    assert!(small.contains("queue.round_trips") && small.contains("write 1.5 at least"), "{small}");
     let both = "rate = '1Mbit'\ndelay = '1s'\nqueue = { round_trips = 1, limit = '1MB' }";
     assert!(said(both).contains("says the same as queue.limit"));
 }

@@ -23,7 +23,7 @@ const BELIEVED_FOR_US: u64 = 60_000_000;
 pub enum Doubt {
     /// The router's clock and ours differ by more than they may.
     OffTime {
-        /// Who said it.
+        /// Router or key that said what is doubted.
         router: Name,
         /// By how much the announcement is ahead of our clock.
         ahead_us: i64,

@@ -194,7 +194,13 @@ impl<'a> Side<'a> {
             "is a share of rate and delay, and one is missing",
             "write queue.limit",
         )?;
-        Ok((self.product_bytes(rate_bps) as f64 * share).round() as u64)
+        let product_bytes = self.product_bytes(rate_bps).max(1) as f64;
+        let limit_bytes = (product_bytes * share).round() as u64;
+        let least = (f64::from(self.mtu) / product_bytes * 1000.0).ceil() / 1000.0;
+        let why = format!("is {} on this path, which holds no packet of MTU size", Size(limit_bytes));
+        let mend = format!("write {least} at least, or queue.limit");
+        site.check(limit_bytes >= u64::from(self.mtu), name, share, &why, &mend)?;
+        Ok(limit_bytes)
     }
 
     fn queue(self, spec: &QueueSpec, default_limit_bytes: u64, rate_bps: Option<u64>) -> Result<QueuePlan> {
