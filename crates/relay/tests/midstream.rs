@@ -538,6 +538,24 @@ fn only_what_a_rule_means_is_watched() {
     drop(relay);
 }
 
+/// With a bound of memory buffers begin small, but for what the ends were promised already.
+#[test]
+fn a_bound_of_memory_keeps_the_relay_out_of_nothing() {
+    let text = "workers = 2\n[limits]\nmemory = '512MiB'\n[intercept]\ninterfaces = 'lan'\n[defaults]\n\
+                accept = 'end-to-end'\nadopt_after = '200KB'\n";
+    let bed = Bed::new("mmem");
+    let relay = start("mmem", &bed, longfat_relay::spec::RelaySpec::parse(text).unwrap().resolve().unwrap());
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        adopt(&bed, &client, &far);
+        exchange(&client, &far, 1 << 20);
+    }
+    let status = told("mmem");
+    assert!(status.adopted == 2 && status.passed.is_empty(), "{status:?}");
+    drop(relay);
+}
+
 /// Sends a little more than what is asked for, and ends: before packets are led through the relay, while they are, or
 /// after it has stepped in. `end` says how.
 fn around_the_moment(tag: &str, times: usize, end: impl Fn(TcpStream, &TcpStream)) -> EndToEndStatus {

@@ -12,8 +12,8 @@ use super::{
 use crate::{
     Result,
     keeping::{Keeping, connection_id},
-    legs::{Legs, tun::Tun},
-    logic::{Pair, adopted::AdoptedStatus},
+    legs::{Legs, queue::FIRST_BUFFER_BYTES, tun::Tun},
+    logic::{Pair, adopted::AdoptedStatus, packet::is_rest},
     observe::journal::Once,
     plan::{Acknowledge, ConnectionPlan, LegPlan, RelayPlan},
     shared::Shared,
@@ -248,9 +248,25 @@ impl<'a> Adopter<'a> {
         self.adopting.read_copies(&mut self.copies, Instant::now());
     }
 
+    /// What cannot be read is a fragment, or the kernel's own multicast and whatever else is routed here by hand.
+    fn on_fragment(&mut self, packet: &mut [u8], tun: &Tun) {
+        let Some(first) = Segment::parse_beginning(packet) else {
+            // The rest of a packet is of use to a socket alone, whose stack puts it together.
+            if is_rest(packet) {
+                drop(tun.write(packet));
+            }
+            return;
+        };
+        match self.adopting.table().on_fragment(&first, Instant::now()) {
+            Some(Verdict::Taken) => drop(tun.write(packet)),
+            Some(Verdict::Passed) => self.send(first.packet(), first.to.ip()),
+            Some(Verdict::Pass(reason)) => self.pass(&first, reason),
+            _ => {}
+        }
+    }
+
     fn on_packet(&mut self, packet: &mut [u8], tun: &Tun) {
-        // The kernel's own multicast and whatever else is routed here by hand.
-        let Some(segment) = Segment::parse(packet) else { return };
+        let Some(segment) = Segment::parse(packet) else { return self.on_fragment(packet, tun) };
         let (adopting, now) = (self.adopting, Instant::now());
         if let Some(step) = adopting.watcher.on_packet(&segment, now) {
             if let Step::Hear = step {
@@ -426,7 +442,9 @@ fn with_room(plan: &LegPlan, state: &LegState) -> LegPlan {
     // Of what the kernel counts about half is payload.
     let needed_bytes = 2 * u64::from(state.told_window_bytes).max(state.unacknowledged.len() as u64);
     let buffer_bytes = plan.buffer_bytes.max(needed_bytes.min(MOST_ROOM_BYTES));
-    LegPlan { buffer_bytes, ..plan.clone() }
+    // A buffer that grows later would be too small for what was promised.
+    let begins_small = plan.begins_small && needed_bytes <= FIRST_BUFFER_BYTES;
+    LegPlan { buffer_bytes, begins_small, ..plan.clone() }
 }
 
 /// What this host lacks for it.

@@ -1,6 +1,6 @@
 //! TCP segments of a handshake: read from whole IP packets, and made from them. Bytes in, bytes out.
 
-use crate::logic::packet::{TCP, be16, checksum, flag, ip_packet, parse_ip, pseudo_header};
+use crate::logic::packet::{Part, TCP, be16, checksum, flag, ip_packet, parse_part, pseudo_header};
 use std::net::SocketAddr;
 
 /// Where the TCP header has its flags and its checksum (RFC 9293 section 3.1).
@@ -162,7 +162,16 @@ pub struct Segment<'a> {
 impl<'a> Segment<'a> {
     /// Reads a whole IP packet; none when it carries no whole TCP header, or a fragment.
     pub fn parse(packet: &'a [u8]) -> Option<Segment<'a>> {
-        let (from, to, tcp) = parse_ip(packet)?;
+        Segment::parse_part(packet, Part::Whole)
+    }
+
+    /// Reads the first fragment of an IP packet, whose bytes are not all of its segment's.
+    pub fn parse_beginning(packet: &'a [u8]) -> Option<Segment<'a>> {
+        Segment::parse_part(packet, Part::Beginning)
+    }
+
+    fn parse_part(packet: &'a [u8], part: Part) -> Option<Segment<'a>> {
+        let (from, to, tcp) = parse_part(packet, part)?;
         let header_bytes = usize::from(tcp.get(12)? >> 4) * 4;
         let options = tcp.get(HEADER_BYTES..header_bytes)?;
         let tcp_at = (tcp.as_ptr() as usize).checked_sub(packet.as_ptr() as usize)?;

@@ -125,6 +125,23 @@ impl Handshakes {
         verdict
     }
 
+    /// The first fragment of what was held. The kernel has put its packet together, and cut it again on its way here:
+    /// nothing can be read off it, so its connection passes, if it was not decided about.
+    pub fn on_fragment(&mut self, first: &Segment<'_>, now: Instant) -> Option<Verdict> {
+        let pair = (first.from, first.to);
+        if let Some(verdict) = self.on_servers(first, now) {
+            return Some(verdict);
+        }
+        match self.entries.get(&pair).filter(|entry| entry.until > now)?.stage {
+            Stage::Taken => Some(Verdict::Taken),
+            Stage::Passed(_) => Some(Verdict::Passed),
+            Stage::Answered(..) | Stage::Opened(_) => {
+                self.passed(pair);
+                Some(Verdict::Pass(Reason::Unclear))
+            }
+        }
+    }
+
     /// A server's packet, which is led here when its connection is decided about.
     fn on_servers(&self, segment: &Segment<'_>, now: Instant) -> Option<Verdict> {
         let entry = self.entries.get(&(segment.to, segment.from)).filter(|entry| entry.until > now)?;
@@ -258,6 +275,24 @@ mod tests {
         world.now += LIFE;
         world.answer(20, 11);
         assert!(world.table.is_empty());
+    }
+
+    #[test]
+    fn a_connection_whose_packets_come_cut_passes_unless_it_was_taken() {
+        let mut world = World::new();
+        let mut packet = segment(world.pair, ACK, (11, 21), 9, &[], b"");
+        packet[6] = 0x20;
+        let mut cut = |world: &mut World| {
+            let first = Segment::parse_beginning(&packet).unwrap();
+            world.table.on_fragment(&first, world.now)
+        };
+        assert_eq!(cut(&mut world), None);
+        world.syn(10);
+        world.answer(20, 11);
+        assert_eq!(cut(&mut world), Some(Verdict::Pass(Reason::Unclear)));
+        assert_eq!(cut(&mut world), Some(Verdict::Passed));
+        world.table.taken(world.pair, world.now);
+        assert_eq!(cut(&mut world), Some(Verdict::Taken));
     }
 
     /// Rules that were exchanged hold nothing of it: what was held before may have been overtaken.

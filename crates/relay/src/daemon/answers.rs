@@ -147,7 +147,7 @@ impl<'a> Relay<'a> {
             taken_over: shared.journal.taken_over.load(Ordering::Relaxed),
             end_to_end: self.end_to_end(),
             memory: shared.admission.memory(),
-            totals: shared.journal.stats(),
+            totals: shared.journal.stats(self.workers.held.adopting.watcher.released()),
             reload: description.reload.clone(),
             connections: Vec::new(),
         };
@@ -179,9 +179,9 @@ impl<'a> Relay<'a> {
         let passed = adopting.passed().filter(|(_, count)| *count > 0);
         let passed = passed.map(|(reason, count)| (reason.name().to_owned(), count)).collect();
         let [watched, reached, adopted] = adopting.watcher.counts();
-        let in_pauses = adopting.watcher.released();
-        let at_stop = self.workers.shared.journal.stats().released.saturating_sub(in_pauses);
-        let released = [("pause", in_pauses), ("stop", at_stop)];
+        let totals = self.workers.shared.journal.stats(adopting.watcher.released());
+        let at_stop = totals.released.saturating_sub(totals.paused);
+        let released = [("pause", totals.paused), ("stop", at_stop)];
         let released = released.into_iter().filter(|(_, count)| *count > 0);
         let released = released.map(|(reason, count)| (reason.to_owned(), count)).collect();
         let journal = self.workers.shared.journal;
@@ -192,7 +192,7 @@ impl<'a> Relay<'a> {
             adopted,
             released,
             moved_in: journal.moved_in.load(Ordering::Relaxed),
-            moved_out: journal.stats().moved,
+            moved_out: totals.moved,
             passed,
         }
     }

@@ -376,7 +376,7 @@ fn work(
         true => answers.leave(),
         false => common.keeping.end(),
     }
-    Ok(shared.journal.stats())
+    Ok(shared.journal.stats(relay.workers.held.adopting.watcher.released()))
 }
 
 fn ready(running: &Running, answers: &Answers) -> Ready {

@@ -199,7 +199,7 @@ pub(crate) fn chains(
     let notrack = untracked.statement();
     let take = marked(taken_mark, untracked);
     let mut text = format!(
-        "table inet {name} {{\n{}chain held {{\n\
+        "table inet {name} {{\n{}{}chain held {{\n\
          {}meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
          }}\nchain answered {{\n\
          {}drop\n\
@@ -208,6 +208,7 @@ pub(crate) fn chains(
          ip daddr {{ {} }} return\n\
          ip6 daddr {{ {} }} return\n",
         pair_sets(plan) + &end_to_end::sets(plan) + &end_to_end::clock_sets(plan, taking) + &one_way_sets(),
+        end_to_end::whole_chain(plan),
         match untracked {
             // Where its interface is gone it is forwarded.
             Untracked::Can => format!("fib daddr . mark oifname \"{lfh}\" notrack\n"),

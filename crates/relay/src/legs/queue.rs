@@ -28,7 +28,7 @@ const WORTH_BYTES: u64 = 32 * 1024;
 const WORTH_AGAIN_BYTES: u64 = 4 * 1024;
 /// The receive buffer that a connection begins with, as the kernel has it by default: about twice the window of a
 /// handshake, which cannot be scaled (RFC 7323, section 2.2).
-const FIRST_BUFFER_BYTES: u64 = 128 * 1024;
+pub(crate) const FIRST_BUFFER_BYTES: u64 = 128 * 1024;
 /// The one of SO_BUF_LOCK's two locks for the send buffer, which is then not the kernel's to size (`linux/socket.h`).
 const SOCK_SNDBUF_LOCK: libc::c_int = 1;
 

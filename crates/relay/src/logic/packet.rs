@@ -112,27 +112,57 @@ fn reset(from: SocketAddr, to: SocketAddr, sequence: u32, acknowledged: Option<u
 
 type Parsed<'a> = (IpAddr, IpAddr, &'a [u8]);
 
+/// How much of an IP packet is looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// A packet that is no fragment.
+    Whole,
+    /// The first of its fragments.
+    Beginning,
+}
+
 /// Source, destination and TCP segment of a whole IP packet.
 pub(crate) fn parse_ip(packet: &[u8]) -> Option<Parsed<'_>> {
+    parse_part(packet, Part::Whole)
+}
+
+/// Source, destination and TCP segment of an IP packet, or of the first fragment of one.
+pub(crate) fn parse_part(packet: &[u8], part: Part) -> Option<Parsed<'_>> {
     match packet.first()? >> 4 {
-        4 => parse_v4(packet),
-        6 => parse_v6(packet),
+        4 => parse_v4(packet, part),
+        6 => parse_v6(packet, part),
         _ => None,
     }
 }
 
-fn parse_v4(packet: &[u8]) -> Option<Parsed<'_>> {
+/// Whether a packet is a fragment of a TCP segment's other than its first.
+pub(crate) fn is_rest(packet: &[u8]) -> bool {
+    let is_v4 = || Some(*packet.get(9)? == TCP && be16(packet, 6)? & 0x1fff != 0);
+    let is_v6 =
+        || Some(*packet.get(6)? == FRAGMENT && *packet.get(40)? == TCP && be16(packet, 42)? & 0xfff8 != 0);
+    match packet.first().map(|first| first >> 4) {
+        Some(4) => is_v4().unwrap_or(false),
+        Some(6) => is_v6().unwrap_or(false),
+        _ => false,
+    }
+}
+
+fn parse_v4(packet: &[u8], part: Part) -> Option<Parsed<'_>> {
     let header_bytes = usize::from(packet.first()? & 0xf) * 4;
     let packet = packet.get(..usize::from(be16(packet, 2)?))?;
-    let is_fragment = be16(packet, 6)? & 0x3fff != 0;
-    if header_bytes < 20 || *packet.get(9)? != TCP || is_fragment {
+    // More fragments, and the offset.
+    let (flags, known) = (be16(packet, 6)? & 0x3fff, if part == Part::Whole { 0 } else { 0x2000 });
+    if header_bytes < 20 || *packet.get(9)? != TCP || flags != known {
         return None;
     }
     let address = |at: usize| <[u8; 4]>::try_from(packet.get(at..at + 4)?).ok().map(Ipv4Addr::from);
     Some((address(12)?.into(), address(16)?.into(), packet.get(header_bytes..)?))
 }
 
-fn parse_v6(packet: &[u8]) -> Option<Parsed<'_>> {
+/// The extension header of fragments (RFC 8200, section 4.5).
+const FRAGMENT: u8 = 44;
+
+fn parse_v6(packet: &[u8], part: Part) -> Option<Parsed<'_>> {
     let packet = packet.get(..40 + usize::from(be16(packet, 4)?))?;
     let address = |at: usize| <[u8; 16]>::try_from(packet.get(at..at + 16)?).ok().map(Ipv6Addr::from);
     let (source, destination) = (address(8)?.into(), address(24)?.into());
@@ -140,6 +170,10 @@ fn parse_v6(packet: &[u8]) -> Option<Parsed<'_>> {
     for _ in 0..EXTENSIONS {
         match next {
             TCP => return Some((source, destination, rest)),
+            // A whole packet in one fragment (RFC 6946).
+            FRAGMENT if be16(rest, 2)? & 0xfff9 == u16::from(part == Part::Beginning) => {
+                (next, rest) = (*rest.first()?, rest.get(8..)?)
+            }
             // Hop-by-hop and destination options. (With a routing header the destination is not the last one.)
             0 | 60 => {
                 let bytes = (usize::from(*rest.get(1)?) + 1) * 8;
@@ -247,6 +281,32 @@ pub(crate) mod tests {
                 (client, server, 7, 0)
             );
         }
+    }
+
+    #[test]
+    fn a_fragment_is_no_packet_and_its_first_tells_the_pair() {
+        let [(client, server), (client6, server6)] = pairs();
+        let mut first = syn(client, server, 7);
+        first[6] = 0x20;
+        let mut rest = first.clone();
+        rest[7] = 1;
+        let atomic = |offset_and_more: u16| {
+            let mut header = vec![TCP, 0, 0, 0, 0, 0, 0, 1];
+            header[2..4].copy_from_slice(&offset_and_more.to_be_bytes());
+            header.extend(&syn(client6, server6, 7)[40..]);
+            ip_packet(client6.ip(), server6.ip(), FRAGMENT, &header)
+        };
+        let read = |packet: &[u8], part| parse_part(packet, part).map(|(from, to, _)| (from, to));
+        let (v4, v6) = ((client.ip(), server.ip()), (client6.ip(), server6.ip()));
+        assert_eq!([Part::Whole, Part::Beginning].map(|part| read(&first, part)), [None, Some(v4)]);
+        assert_eq!([Part::Whole, Part::Beginning].map(|part| read(&rest, part)), [None, None]);
+        assert_eq!([Part::Whole, Part::Beginning].map(|part| read(&atomic(0), part)), [Some(v6), None]);
+        assert_eq!([Part::Whole, Part::Beginning].map(|part| read(&atomic(1), part)), [None, Some(v6)]);
+        assert_eq!([Part::Whole, Part::Beginning].map(|part| read(&atomic(8), part)), [None, None]);
+        assert_eq!(
+            [&first, &rest, &atomic(1), &atomic(8)].map(|packet| is_rest(packet)),
+            [false, true, false, true]
+        );
     }
 
     #[test]

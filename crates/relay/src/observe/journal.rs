@@ -123,7 +123,8 @@ impl<'a> Journal<'a> {
         }
     }
 
-    pub fn stats(&self) -> RelayStats {
+    /// What became of all connections, `paused` of which were released in a pause.
+    pub fn stats(&self, paused: u64) -> RelayStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let of = |ending: Ended| get(&self.ended[ending as usize]);
         RelayStats {
@@ -133,6 +134,7 @@ impl<'a> Journal<'a> {
             reset: of(Ended::ResetByClient) + of(Ended::ResetByServer),
             stopped: of(Ended::Stopped) + of(Ended::Idle),
             released: of(Ended::Released),
+            paused,
             moved: of(Ended::Moved),
             refused: of(Ended::Refused),
             client_to_server_bytes: get(&self.bytes[0]),

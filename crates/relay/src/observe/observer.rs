@@ -192,9 +192,12 @@ pub struct RelayStats {
     pub reset: u64,
     /// Connections reset because the drain time was over or they had been idle for too long.
     pub stopped: u64,
-    /// Connections left when the relay was stopped, and going on from end to end.
+    /// Connections left when the relay was stopped, or in a pause of theirs, and going on from end to end.
     #[serde(default)]
     pub released: u64,
+    /// Those of the released that were left in a pause: they may have ended since, or have been stepped into again.
+    #[serde(default)]
+    pub paused: u64,
     /// Connections moved to the relay of another router, which goes on with them.
     #[serde(default)]
     pub moved: u64,

@@ -165,7 +165,7 @@ fn run_by(args: &Args, way: Way) -> Outcome {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
     })?;
-    let text = match (stats.released, stats.stopped) {
+    let text = match (stats.released.saturating_sub(stats.paused), stats.stopped) {
         (0, 0) => "the relay has ended".to_owned(),
         (released, reset) => {
             format!("the relay has ended: {released} connections go on without it, {reset} were reset")

@@ -45,6 +45,20 @@ pub(super) fn sets(plan: &RelayPlan) -> String {
     holds(plan).map(|()| FAMILIES.map(both).concat()).unwrap_or_default()
 }
 
+/// Never reached: a `tproxy` statement has the kernel put fragments together before any rule sees them, which a look-up
+/// of sockets does not. Without that the fragments of what has sockets here would pass them by.
+pub(super) fn whole_chain(plan: &RelayPlan) -> String {
+    let line = |family| {
+        format!(
+            "meta nfproto ipv{} meta l4proto tcp tproxy {family} to :1\n",
+            if family == "ip" { 4 } else { 6 }
+        )
+    };
+    first(plan)
+        .map(|_| format!("chain whole {{\n{}}}\n", FAMILIES.map(|(family, _)| line(family)).concat()))
+        .unwrap_or_default()
+}
+
 /// What becomes of a SYN of a rule that watches: a program at tc has seen it.
 pub(super) fn watched_syn_lines(matched: &str, take: &str) -> [String; 2] {
     [format!("{matched}socket transparent 1 {take}"), format!("{matched}return")]
