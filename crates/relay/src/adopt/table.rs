@@ -282,7 +282,7 @@ mod tests {
         let mut world = World::new();
         let mut packet = segment(world.pair, ACK, (11, 21), 9, &[], b"");
         packet[6] = 0x20;
-        let mut cut = |world: &mut World| {
+        let cut = |world: &mut World| {
             let first = Segment::parse_beginning(&packet).unwrap();
             world.table.on_fragment(&first, world.now)
         };

@@ -199,7 +199,7 @@ pub(crate) fn chains(
     let notrack = untracked.statement();
     let take = marked(taken_mark, untracked);
     let mut text = format!(
-        "table inet {name} {{\n{}{}chain held {{\n\
+        "table inet {name} {{\n{}chain held {{\n\
          {}meta mark set meta mark ^ {TAKEN_BIT:#x} accept\n\
          }}\nchain answered {{\n\
          {}drop\n\
@@ -207,8 +207,7 @@ pub(crate) fn chains(
          {}{NOT_ELSEWHERE}\n\
          ip daddr {{ {} }} return\n\
          ip6 daddr {{ {} }} return\n",
-        pair_sets(plan) + &end_to_end::sets(plan) + &end_to_end::clock_sets(plan, taking) + &one_way_sets(),
-        end_to_end::whole_chain(plan),
+        sets(plan, taking) + &end_to_end::whole_chain(plan),
         match untracked {
             // Where its interface is gone it is forwarded.
             Untracked::Can => format!("fib daddr . mark oifname \"{lfh}\" notrack\n"),
@@ -309,6 +308,10 @@ fn marked(mark: u32, untracked: Untracked) -> String {
 /// The protocol, family, address and port of a rule's listeners.
 fn families(ports: &ListenPorts) -> [(&'static str, &'static str, &'static str, Option<u16>); 2] {
     [("ipv4", "ip", "127.0.0.1", ports.ipv4), ("ipv6", "ip6", "[::1]", ports.ipv6)]
+}
+
+fn sets(plan: &RelayPlan, taking: Taking) -> String {
+    pair_sets(plan) + &end_to_end::sets(plan) + &end_to_end::clock_sets(plan, taking) + &one_way_sets()
 }
 
 /// The pairs whose SYNs a rule took lately. When so many SYNs wait that the kernel answers by cookies, it keeps no
