@@ -67,7 +67,7 @@ fn packets(path: &Path) -> Vec<(i64, Decoded, Segment)> {
         }
         // A table does not keep the name of what is not looked into.
         let decoded = match decoded {
-            Decoded::Not(Unfollowed::Other(_)) => Decoded::Not(Unfollowed::Other(Protocol::NotIp)),
+            Decoded::Not(Unfollowed::Other(_)) => Decoded::Not(Unfollowed::Other(Protocol::Untold)),
             other => other,
         };
         found.push((time_ns, decoded, segment));
@@ -154,6 +154,12 @@ fn what_is_not_tcp_is_in_columns_what_it_is_in_octets() {
     ];
     let mut all = traffic(3);
     all.extend(frames.into_iter().map(|data| (TIME, data.len() as u32, data, Direction::Inbound)));
+    let folder = tempfile::tempdir().unwrap();
+    let named = analysis(&written(folder.path(), Form::Columns, &all)).capture.not_looked_into;
+    assert_eq!(
+        named.iter().map(|kind| (kind.what.as_str(), kind.packets)).collect::<Vec<_>>(),
+        [("not TCP (the table does not say which)", 1)]
+    );
     let (found, _) = both_say_the_same(&all);
     let capture = found.capture;
     assert_eq!((capture.other_packets, capture.fragments, capture.malformed_packets), (2, 1, 1));

@@ -223,10 +223,10 @@ fn a_rate_that_the_program_set_is_named() {
     assert_eq!(first(&found), "pacing", "{found}");
 }
 
-/// A stream whose congestion window may not exceed eight segments.
-fn clamped(bed: &Bed) -> u16 {
+/// A stream whose congestion window may not exceed eight segments, and its sending end.
+fn clamped(bed: &Bed) -> TcpStream {
     let (near, far) = bed.connect(nothing, nothing);
-    let port = near.local_addr().unwrap().port();
+    let sender = near.try_clone().unwrap();
     bed.stream(near, far);
     // Its losses at the beginning are repaired then.
     thread::sleep(Duration::from_secs(2));
@@ -236,7 +236,7 @@ fn clamped(bed: &Bed) -> u16 {
         .output()
         .unwrap();
     assert!(set.status.success(), "{}{}", text(&set.stdout), text(&set.stderr));
-    port
+    sender
 }
 
 fn cwnd(bed: &Bed) -> u64 {
@@ -262,6 +262,23 @@ fn a_remedy_holds_until_the_end_and_is_taken_back_also_after_a_kill() {
         }
         eventually("the bound is back", || cwnd(&bed) <= 8);
     }
+}
+
+#[test]
+fn a_remedy_with_which_a_connection_is_slower_is_taken_back() {
+    let bed = Bed::new("slower");
+    let sender = clamped(&bed);
+    let fix = bed.why(&["dst 10.78.0.2", "--for", "3s", "--fix"]).spawn().unwrap();
+    eventually("the window grows beyond its bound", || cwnd(&bed) > 16);
+    // What makes it slower meanwhile stands for a remedy that does.
+    socket::set_pacing_rate(&sender, Some(500_000)).unwrap();
+    let output = fix.wait_with_output().unwrap();
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}{}", text(&output.stderr));
+    assert!(said.contains("slower with it: taken back"), "{said}{}", text(&output.stderr));
+    // A bound shows where the window is full.
+    socket::set_pacing_rate(&sender, None).unwrap();
+    eventually("the bound is back", || cwnd(&bed) <= 8);
 }
 
 #[test]
@@ -606,7 +623,7 @@ fn what_was_looked_at_is_kept_and_judged_again_the_same() {
 fn scraped(bed: &Bed, address: &str) -> String {
     let asked = bed.sender.run(|| {
         let mut asker = TcpStream::connect(address)?;
-        asker.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
+        asker.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
         let mut answer = String::new();
         asker.read_to_string(&mut answer)?;
         Ok::<_, std::io::Error>(answer)

@@ -106,7 +106,7 @@ catalogue! {
     Nagle "nagle" true "a small write waits until what was sent before is acknowledged (Nagle, delayed ACKs)"
         "less than a segment waits although both windows have room";
     SlowReader "slow_reader" true "it waits for a program that reads slowly"
-        "tcpi_rwnd_limited, and the window opens and closes, or moves and acknowledgements come late; at the receiver: what is not read fills its buffer";
+        "tcpi_rwnd_limited, and the window opens and closes, or moves and acknowledgements come late; at the receiver: what is not read fills its buffer, or waits there all the time";
     ReceiveWindow "receive_window" true "it waits for the receiver's window"
         "tcpi_rwnd_limited, and the window stays the same";
     WindowScaling "window_scaling" true "it waits for a window that cannot exceed 64 KiB: the SYNs agreed on no window scaling"
@@ -144,7 +144,7 @@ catalogue! {
     Acknowledgements "acknowledgements" true "acknowledgements are lost, thinned or come in bunches"
         "captures only";
     PacketSize "packet_size" true "full packets do not pass the path, or all are small"
-        "full segments are sent again and again while the peer answers";
+        "full segments are sent again and again while the peer answers, or where none but small ones was ever acknowledged";
     PathChanged "path_changed" false "the path is another than before"
         "the least round trip is another while the flight stays the same";
     Host "host" true "this host's own interface or queueing discipline takes no more"

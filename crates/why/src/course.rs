@@ -2,7 +2,7 @@
 
 use crate::{
     cause::Cause,
-    divide::{Look, Talk, divide},
+    divide::{Look, Talk, spans},
     judge,
 };
 
@@ -34,9 +34,9 @@ pub struct Stretch {
 /// window is told from the whole watch. Empty where no time passed.
 pub fn course(looks: &[Look]) -> Vec<Stretch> {
     let Some((talk, cause_of)) = judge::held(looks) else { return Vec::new() };
-    let spans = looks.len() - 1;
-    let step = spans.div_ceil(MOST_STRETCHES);
-    let ends = (0..spans).step_by(step).map(|from| (from, (from + step).min(spans)));
+    let spans = spans(looks, talk);
+    let step = spans.len().div_ceil(MOST_STRETCHES);
+    let ends = (0..spans.len()).step_by(step).map(|from| (from, (from + step).min(spans.len())));
     let start_us = looks[0].time_us;
     let stretch = |(from, to): (usize, usize)| {
         let mut stretch = at(&looks[to], talk);
@@ -45,10 +45,8 @@ pub fn course(looks: &[Look]) -> Vec<Stretch> {
         stretch.to_us = stretch.from_us + elapsed_us;
         stretch.rate_bps =
             carried_bytes(&looks[from], &looks[to], talk) as f64 * 8e6 / elapsed_us.max(1) as f64;
-        for pair in looks[from..=to].windows(2) {
-            for (hold, time_us) in divide(&pair[0], &pair[1], talk).into_iter().enumerate() {
-                add(&mut stretch.causes, cause_of[hold], time_us);
-            }
+        for (hold, time_us) in spans[from..to].iter().flat_map(|spent| spent.iter().enumerate()) {
+            add(&mut stretch.causes, cause_of[hold], *time_us);
         }
         stretch
     };

@@ -120,11 +120,17 @@ impl Talk {
 
 /// What one look shows to hold the connection at that moment.
 pub fn at(look: &Look, talk: Talk) -> Hold {
+    at_while_out(look, talk, u64::MAX)
+}
+
+/// What one look shows, where something has been out for so long at the most.
+fn at_while_out(look: &Look, talk: Talk, out_us: u64) -> Hold {
     let info = &look.info;
     if info.state == SYN_SENT {
         return Hold::Syn;
     }
-    if info.ca_state == CA_LOSS || (info.retransmits > 0 && info.unacked_segments > 0) || is_silent(info) {
+    let waits_for_timer = info.ca_state == CA_LOSS || (info.retransmits > 0 && info.unacked_segments > 0);
+    if waits_for_timer || is_silent(info, out_us) {
         return Hold::Timeout;
     }
     if info.notsent_bytes == 0 { without_unsent(look, talk) } else { with_unsent(look, talk) }
@@ -139,14 +145,25 @@ const FIRST_WINDOW_SEGMENTS: u32 = 10;
 /// Something is out, and nothing has been heard for longer than an acknowledgement takes (RFC 6298 without the least
 /// timeout; one answer that took a timeout makes the variance many round trips large): the timer is all that is left to
 /// wait for, though it has not gone off yet.
-fn is_silent(info: &TcpInfo) -> bool {
+fn is_silent(info: &TcpInfo, out_us: u64) -> bool {
     let srtt_us = u64::from(info.srtt_us);
     let expected_us = srtt_us + (4 * u64::from(info.rttvar_us)).min(srtt_us) + DELAYED_ACK_US;
     let is_long = |ms: u32| u64::from(ms) * 1000 > expected_us;
     // What was sent a moment ago behind a pause can have no answer yet, and when an end was sent is not told.
     let is_old = is_long(info.last_data_sent_ms) && !is_end_alone(info);
-    let is_out = is_old || info.unacked_segments > FIRST_WINDOW_SEGMENTS;
+    let is_stream = info.unacked_segments > FIRST_WINDOW_SEGMENTS && !is_behind_a_pause(info);
+    let is_out = is_old || (is_stream && out_us > expected_us);
     srtt_us > 0 && info.unacked_segments > 0 && is_out && is_long(info.last_ack_recv_ms)
+}
+
+/// A stream whose acknowledgements cease sends a loss probe two round trips behind its last (RFC 8985, section 7.2),
+/// which follows the last acknowledgement within one.
+const PROBED_ROUND_TRIPS: u64 = 3;
+
+/// What was sent last is further behind the last acknowledgement than a stream's probe.
+fn is_behind_a_pause(info: &TcpInfo) -> bool {
+    let behind_ms = info.last_ack_recv_ms.saturating_sub(info.last_data_sent_ms);
+    u64::from(behind_ms) * 1000 > PROBED_ROUND_TRIPS * u64::from(info.srtt_us) + DELAYED_ACK_US
 }
 
 /// All that is out is the connection's end (FIN).
@@ -208,10 +225,21 @@ fn with_unsent(look: &Look, talk: Talk) -> Hold {
         // Of a stream the rest of a write waits for the next one: its program's next write comes first.
         return if talk == Talk::Both { Hold::Nagle } else { Hold::Program };
     }
+    let is_buffer_full = look.memory.is_send_buffer_full();
+    if is_buffer_full && would_fit(info) {
+        return Hold::Buffer;
+    }
     if look.paces {
         return Hold::Cwnd;
     }
-    if look.memory.is_send_buffer_full() { Hold::Buffer } else { Hold::Unknown }
+    if is_buffer_full { Hold::Buffer } else { Hold::Unknown }
+}
+
+/// All that waits could be under way, by the congestion window: more would be, if the buffer held more. A buffer that
+/// the kernel sizes by the window holds more than that.
+fn would_fit(info: &TcpInfo) -> bool {
+    let free_segments = info.snd_cwnd_segments.saturating_sub(info.flight_segments());
+    u64::from(info.notsent_bytes) <= u64::from(free_segments) * u64::from(info.snd_mss_bytes)
 }
 
 /// Segments for which a sender may wait to send more at once (TSO deferral: a third of the window by default).
@@ -232,8 +260,31 @@ fn grown(before: u64, after: u64) -> u64 {
 /// A program pauses that leaves its connection idle for more than this part of a span.
 const PAUSING_ONE_IN: u64 = 20;
 
-/// Divides the span between two looks; the parts sum up to it exactly.
-pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
+/// The kernel's clock of busy time and a look's may differ by so much.
+const CLOCKS_DIFFER_US: u64 = 20_000;
+
+/// How long something has been out at the later look at the most, where that was so long at the earlier one.
+fn out_us(before: &Look, after: &Look, before_us: u64) -> u64 {
+    let elapsed = grown(before.time_us, after.time_us);
+    let busy = grown(before.info.busy_us, after.info.busy_us).min(elapsed);
+    if elapsed - busy > CLOCKS_DIFFER_US { busy } else { before_us.saturating_add(elapsed) }
+}
+
+/// Divides each span between two looks of a watch, the oldest first.
+pub fn spans(looks: &[Look], talk: Talk) -> Vec<Spent> {
+    let mut before_us = u64::MAX;
+    let span = |pair: &[Look]| {
+        let after_us = out_us(&pair[0], &pair[1], before_us);
+        let spent = divide(&pair[0], &pair[1], talk, [before_us, after_us]);
+        before_us = after_us;
+        spent
+    };
+    looks.windows(2).map(span).collect()
+}
+
+/// Divides the span between two looks, at which something has been out for so long at the most; the parts sum up to it
+/// exactly.
+fn divide(before: &Look, after: &Look, talk: Talk, out_us: [u64; 2]) -> Spent {
     let mut spent = [0; HOLDS];
     let elapsed = grown(before.time_us, after.time_us);
     let (a, b) = (&before.info, &after.info);
@@ -243,7 +294,7 @@ pub fn divide(before: &Look, after: &Look, talk: Talk) -> Spent {
     }
     let busy = grown(a.busy_us, b.busy_us).min(elapsed);
     let window = grown(a.rwnd_limited_us, b.rwnd_limited_us).min(busy);
-    let ends = [at(before, talk), at(after, talk)];
+    let ends = [at_while_out(before, talk, out_us[0]), at_while_out(after, talk, out_us[1])];
     let is_silent = timed_out(a, b) || ends == [Hold::Timeout; 2];
     // A buffer is full while nothing is acknowledged, too: it is the timer then that is waited for.
     let buffer =
@@ -317,6 +368,10 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn divided(before: Look, after: Look, talk: Talk) -> Spent {
+        spans(&[before, after], talk)[0]
+    }
+
     fn look(time_us: u64, busy_us: u64, rwnd_limited_us: u64, sndbuf_limited_us: u64) -> Look {
         let info = TcpInfo { state: 1, busy_us, rwnd_limited_us, sndbuf_limited_us, ..TcpInfo::default() };
         Look { time_us, info, ..Look::default() }
@@ -342,7 +397,7 @@ pub(crate) mod tests {
         #[test]
         fn every_microsecond_has_one_cause_whatever_the_kernel_says(a in any_look(), b in any_look()) {
             for talk in [Talk::Sends, Talk::Receives, Talk::Both] {
-                let spent = divide(&a, &b, talk);
+                let spent = divided(a, b, talk);
                 prop_assert_eq!(spent.iter().sum::<u64>(), b.time_us.saturating_sub(a.time_us));
             }
         }
@@ -350,7 +405,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_kernels_clocks_come_first() {
-        let spent = divide(&look(0, 0, 0, 0), &look(100_000, 80_000, 50_000, 20_000), Talk::Sends);
+        let spent = divided(look(0, 0, 0, 0), look(100_000, 80_000, 50_000, 20_000), Talk::Sends);
         assert_eq!(spent[Hold::Window as usize], 50_000);
         assert_eq!(spent[Hold::Buffer as usize], 20_000);
         assert_eq!(spent[Hold::Program as usize], 30_000);
@@ -366,18 +421,36 @@ pub(crate) mod tests {
             look.info.snd_ssthresh_segments = u32::MAX;
             look
         };
-        let spent = divide(&starts(0, 0), &look(40_000, 30_000, 0, 0), Talk::Sends);
+        let spent = divided(starts(0, 0), look(40_000, 30_000, 0, 0), Talk::Sends);
         assert_eq!((spent[Hold::SlowStart as usize], spent[Hold::Program as usize]), (30_000, 10_000));
-        let spent = divide(&look(0, 0, 0, 0), &starts(40_000, 30_000), Talk::Sends);
+        let spent = divided(look(0, 0, 0, 0), starts(40_000, 30_000), Talk::Sends);
         assert_eq!((spent[Hold::SlowStart as usize], spent[Hold::Program as usize]), (30_000, 10_000));
     }
 
     #[test]
     fn a_buffer_that_is_full_in_a_silence_is_not_what_holds_it() {
         let mut after = look(100_000, 100_000, 0, 100_000);
-        assert_eq!(divide(&look(0, 0, 0, 0), &after, Talk::Sends)[Hold::Buffer as usize], 100_000);
+        assert_eq!(divided(look(0, 0, 0, 0), after, Talk::Sends)[Hold::Buffer as usize], 100_000);
         after.info.total_rto = 1;
-        assert_eq!(divide(&look(0, 0, 0, 0), &after, Talk::Sends)[Hold::Timeout as usize], 100_000);
+        assert_eq!(divided(look(0, 0, 0, 0), after, Talk::Sends)[Hold::Timeout as usize], 100_000);
+    }
+
+    #[test]
+    fn a_burst_behind_a_pause_is_not_silent_before_its_acknowledgement_is_due() {
+        let sent = |time_us, busy_us, last_data_sent_ms, last_ack_recv_ms| {
+            let mut look = look(time_us, busy_us, 0, 0);
+            (look.info.unacked_segments, look.info.srtt_us, look.info.rttvar_us) = (40, 200_000, 5_000);
+            (look.info.last_data_sent_ms, look.info.last_ack_recv_ms) = (last_data_sent_ms, last_ack_recv_ms);
+            look
+        };
+        let timeout_us = |looks: &[Look]| -> u64 {
+            spans(looks, Talk::Sends).iter().map(|spent| spent[Hold::Timeout as usize]).sum()
+        };
+        let burst = [look(0, 0, 0, 0), sent(100_000, 20_000, 20, 350), sent(200_000, 120_000, 120, 450)];
+        assert_eq!(timeout_us(&burst), 0);
+        // A stream that was never idle, and its loss probe.
+        let stream = [look(0, 0, 0, 0), sent(100_000, 100_000, 20, 350), sent(200_000, 200_000, 120, 450)];
+        assert_eq!(timeout_us(&stream), 200_000);
     }
 
     #[test]
@@ -416,14 +489,21 @@ pub(crate) mod tests {
         };
         let silent = |info: &mut TcpInfo| {
             (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 181);
+            info.last_data_sent_ms = 81;
         };
         let after_a_pause = |info: &mut TcpInfo| {
             (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 60_000);
             (info.notsent_bytes, info.unacked_segments, info.last_data_sent_ms) = (0, 10, 20);
         };
         assert_eq!(of(after_a_pause), Hold::Program);
+        let burst = |info: &mut TcpInfo| {
+            (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (100_000, 10_000, 400);
+            (info.notsent_bytes, info.last_data_sent_ms) = (0, 40);
+        };
+        assert_eq!(of(burst), Hold::Program, "more than a first window, sent behind a pause");
         let after_a_timeout = |info: &mut TcpInfo| {
             (info.srtt_us, info.rttvar_us, info.last_ack_recv_ms) = (500_000, 700_000, 1_041);
+            info.last_data_sent_ms = 600;
         };
         assert_eq!(of(after_a_timeout), Hold::Timeout);
         let end_alone = |info: &mut TcpInfo| {
@@ -454,5 +534,25 @@ pub(crate) mod tests {
             (info.unacked_segments, info.srtt_us, info.last_data_sent_ms) = (1, 50_000, 101);
         };
         assert_eq!(of(ended_after_a_pause), Hold::Program);
+    }
+
+    #[test]
+    fn a_full_buffer_whose_rest_would_fit_into_the_window_is_what_holds_also_a_sender_that_paces() {
+        let of = |notsent_bytes, paces| {
+            let info = TcpInfo {
+                state: 1,
+                snd_mss_bytes: 1000,
+                unacked_segments: 30,
+                snd_cwnd_segments: 70,
+                snd_wnd_bytes: 1 << 20,
+                notsent_bytes,
+                max_pacing_rate_bytes_per_s: u64::MAX,
+                ..TcpInfo::default()
+            };
+            let memory = Memory { sndbuf_bytes: 100_000, send_queued_bytes: 80_000, ..Memory::default() };
+            at(&Look { info, memory, paces, ..Look::default() }, Talk::Sends)
+        };
+        assert_eq!((of(40_000, true), of(40_001, true)), (Hold::Buffer, Hold::Cwnd));
+        assert_eq!((of(40_000, false), of(40_001, false)), (Hold::Buffer, Hold::Buffer));
     }
 }

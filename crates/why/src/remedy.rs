@@ -60,6 +60,9 @@ pub struct Patient<'a> {
     pub figures: &'a Figures,
     /// Rate of the path, where it is known.
     pub path_rate: Option<Rate>,
+    /// Send buffers that the kernel of this host sizes itself (net.ipv4.tcp_wmem): the least, the first and the most
+    /// bytes, where they are known.
+    pub wmem: Option<[u64; 3]>,
     /// A relay on this host that carries such connections, or could.
     pub relay: Option<&'a RelayWay>,
 }
@@ -176,7 +179,7 @@ pub fn remedies(cause: Cause, patient: &Patient) -> Vec<Remedy> {
         Cause::StandingQueue => vec![shorter_queue(patient)],
         Cause::PacketSize => vec![probing()],
         Cause::Host => vec![faster_queue()],
-        Cause::NoAnswer => vec![reach(patient, "packets"), give_up()],
+        Cause::NoAnswer => vec![reach(patient, "packets"), probing_if_small_ones_pass(), give_up()],
         Cause::LostSyns => vec![reach(patient, "SYNs")],
         _ => Vec::new(),
     }
@@ -190,6 +193,17 @@ fn remedy(place: Place, what: &str, costs: &'static str) -> Remedy {
 fn sysctl(place: Place, key: &str, value: &str, what: &str, costs: &'static str) -> Remedy {
     Remedy {
         command: Some(format!("sysctl {key} > before.conf && sysctl -w {key}='{value}'")),
+        undo: Some("sysctl -p before.conf".to_owned()),
+        ..remedy(place, what, costs)
+    }
+}
+
+/// A sysctl's third value is raised where it is lower, and stays where it is not: what it is there is not known from
+/// here.
+fn raised(place: Place, key: &str, least: u64, what: &str, costs: &'static str) -> Remedy {
+    let raise = format!("awk '$5 < {least} {{ $5 = {least} }} 1' before.conf | sysctl -p -");
+    Remedy {
+        command: Some(format!("sysctl {key} > before.conf && {raise}")),
         undo: Some("sysctl -p before.conf".to_owned()),
         ..remedy(place, what, costs)
     }
@@ -248,12 +262,13 @@ const OVERHEAD: u64 = 2;
 
 fn larger_rmem(patient: &Patient) -> Remedy {
     let window = receive_window_bytes(patient.figures, patient.path_rate);
-    let value = format!("4096 131072 {}", (OVERHEAD * window).max(6_291_456));
+    let least = (OVERHEAD * window).max(6_291_456);
     let what = format!(
-        "let its window grow to {}; a program that sets SO_RCVBUF itself must set it larger, or not at all",
+        "let its window grow to {}, where it may not; a program that sets SO_RCVBUF itself must set it larger, \
+         or not at all",
         size(window)
     );
-    sysctl(Place::OtherEnd, "net.ipv4.tcp_rmem", &value, &what, MEMORY)
+    raised(Place::OtherEnd, "net.ipv4.tcp_rmem", least, &what, MEMORY)
 }
 
 /// Least filling of a send buffer that a writer leaves a third empty: it is woken when so much is free
@@ -283,13 +298,31 @@ pub fn send_buffer_bytes(figures: &Figures, path_rate: Option<Rate>) -> u64 {
 }
 
 fn larger_wmem(patient: &Patient) -> Remedy {
+    const KEY: &str = "net.ipv4.tcp_wmem";
     let buffer = send_buffer_bytes(patient.figures, patient.path_rate);
-    let value = format!("4096 16384 {}", buffer.max(4_194_304));
+    let wanted = buffer.max(4_194_304);
     let what = format!(
         "let the send buffer grow to {}; a program that sets SO_SNDBUF itself must set it larger, or not at all",
         size(buffer)
     );
-    sysctl(Place::Here, "net.ipv4.tcp_wmem", &value, &what, MEMORY)
+    match patient.wmem {
+        Some([_, _, most]) if most >= buffer => own_buffer(buffer, most),
+        Some([least, first, _]) => {
+            sysctl(Place::Here, KEY, &format!("{least} {first} {wanted}"), &what, MEMORY)
+        }
+        None => raised(Place::Here, KEY, wanted, &what, MEMORY),
+    }
+}
+
+/// What the kernel lets grow so far already is held small by its program.
+fn own_buffer(buffer: u64, most: u64) -> Remedy {
+    let what = format!(
+        "set the send buffer (SO_SNDBUF) to {} or more, or not at all: the kernel lets its own grow to {} \
+         (net.ipv4.tcp_wmem)",
+        size(buffer),
+        size(most)
+    );
+    remedy(Place::Program, &what, MEMORY)
 }
 
 fn scaling() -> Remedy {
@@ -445,6 +478,15 @@ fn probing() -> Remedy {
     sysctl(Place::Here, "net.ipv4.tcp_mtu_probing", "1", "find the size that passes (RFC 4821)", ALL_OF_HOST)
 }
 
+fn probing_if_small_ones_pass() -> Remedy {
+    let probing = probing();
+    let what = format!(
+        "full packets may not pass where small ones do ('ping -M do -s 1472' tells): {}",
+        probing.what
+    );
+    Remedy { what, ..probing }
+}
+
 fn faster_queue() -> Remedy {
     Remedy {
         command: Some("tc -s qdisc show".to_owned()),
@@ -477,12 +519,59 @@ mod tests {
     fn every_fault_has_a_remedy_and_nothing_else_asks_for_one_but_slow_start_and_a_queue() {
         let figures = Figures::default();
         let at: SocketAddr = "192.0.2.7:443".parse().unwrap();
-        let patient = Patient { local: at, remote: at, figures: &figures, path_rate: None, relay: None };
+        let patient =
+            Patient { local: at, remote: at, figures: &figures, path_rate: None, wmem: None, relay: None };
         for entry in CATALOGUE.iter().filter(|entry| entry.cause != Cause::Acknowledgements) {
             let found = remedies(entry.cause, &patient);
             let expected = entry.is_fault || matches!(entry.cause, Cause::SlowStart | Cause::StandingQueue);
             assert_eq!(!found.is_empty(), expected, "{}", entry.name);
         }
+    }
+
+    #[test]
+    fn a_sysctl_is_raised_where_it_is_too_low_and_no_other_is_printed() {
+        let at: SocketAddr = "192.0.2.7:443".parse().unwrap();
+        let figures = Figures { sndbuf_bytes: 1 << 20, window_bytes: 1 << 20, ..Figures::default() };
+        let command = |cause, wmem| {
+            let patient =
+                Patient { local: at, remote: at, figures: &figures, path_rate: None, wmem, relay: None };
+            remedies(cause, &patient)[0].command.clone().unwrap_or_default()
+        };
+        let low = command(Cause::SendBuffer, Some([8192, 32_768, 4_194_304]));
+        assert!(low.ends_with("sysctl -w net.ipv4.tcp_wmem='8192 32768 8388608'"), "{low}");
+        assert_eq!(command(Cause::SendBuffer, Some([4096, 16_384, 33_554_432])), "");
+        // 'before.conf' of a host that has more, and of one that has less.
+        for (cause, most, expected) in [
+            (Cause::SendBuffer, 33_554_432, 33_554_432),
+            (Cause::SendBuffer, 65_536, 8_388_608),
+            (Cause::ReceiveWindow, 33_554_432, 33_554_432),
+            (Cause::ReceiveWindow, 65_536, 8_388_608),
+        ] {
+            let raises = command(cause, None);
+            let sysctl = format!(
+                "sysctl() {{ if [ \"$1\" = -p ]; then cat; else echo \"$1 = 4096\t16384\t{most}\"; fi; }}"
+            );
+            let folder = std::env::temp_dir().join(format!("longfat-why-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            let mut shell = std::process::Command::new("sh");
+            let output =
+                shell.current_dir(&folder).args(["-c", &format!("{sysctl}; {raises}")]).output().unwrap();
+            std::fs::remove_dir_all(&folder).unwrap();
+            let words: Vec<String> =
+                String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect();
+            assert_eq!(words[2..], ["4096", "16384", &expected.to_string()], "{raises}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_comes_back_full_packets_may_be_what_does_not_pass() {
+        let at: SocketAddr = "192.0.2.7:443".parse().unwrap();
+        let figures = Figures::default();
+        let patient =
+            Patient { local: at, remote: at, figures: &figures, path_rate: None, wmem: None, relay: None };
+        let found = remedies(Cause::NoAnswer, &patient);
+        let probing = found.iter().find(|one| one.what.contains("full packets may not pass")).unwrap();
+        assert!(probing.command.as_ref().unwrap().contains("net.ipv4.tcp_mtu_probing='1'"), "{probing:?}");
     }
 
     #[test]
@@ -492,7 +581,14 @@ mod tests {
             [(true, Place::Program, "program here"), (false, Place::OtherEnd, "program there")]
         {
             let figures = Figures { is_receiver, ..Figures::default() };
-            let patient = Patient { local: at, remote: at, figures: &figures, path_rate: None, relay: None };
+            let patient = Patient {
+                local: at,
+                remote: at,
+                figures: &figures,
+                path_rate: None,
+                wmem: None,
+                relay: None,
+            };
             let found = &remedies(Cause::SlowReader, &patient)[0];
             assert_eq!(found.place, place);
             assert!(found.what.contains(whose), "{}", found.what);
@@ -528,7 +624,14 @@ mod tests {
             ),
         ] {
             let remote: SocketAddr = remote.parse().unwrap();
-            let patient = Patient { local: remote, remote, figures: &figures, path_rate: None, relay: None };
+            let patient = Patient {
+                local: remote,
+                remote,
+                figures: &figures,
+                path_rate: None,
+                wmem: None,
+                relay: None,
+            };
             let found = &remedies(Cause::SlowStart, &patient)[1];
             assert_eq!(told(found.command.as_ref().unwrap(), way), expected);
             assert_eq!(found.undo, Some(format!("ip route del {}", remote.ip())));
@@ -548,8 +651,14 @@ mod tests {
             client: Some(near.ip()),
             server: far,
         };
-        let mut patient =
-            Patient { local: near, remote: far, figures: &figures, path_rate: None, relay: Some(&way) };
+        let mut patient = Patient {
+            local: near,
+            remote: far,
+            figures: &figures,
+            path_rate: None,
+            wmem: None,
+            relay: Some(&way),
+        };
         let command = |patient: &Patient, cause, number: usize| {
             remedies(cause, patient)[number].command.clone().unwrap()
         };

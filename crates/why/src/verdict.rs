@@ -45,6 +45,21 @@ impl Verdict {
     pub fn first(&self) -> Option<&Share> {
         self.causes.first()
     }
+
+    /// Causes of such a share of the time at the least, in the order in which they are to be mended: the longest first.
+    /// Of a window that grows back after few losses, or ones before the watch, and a full send buffer, the buffer comes
+    /// first: it is the kernel's word, and holds the window, too.
+    pub fn to_mend(&self, least_share: f64) -> Vec<&Share> {
+        let mut worth: Vec<&Share> = self.causes.iter().filter(|share| share.share >= least_share).collect();
+        let at = |cause| worth.iter().position(|share| share.cause == cause);
+        if self.figures.are_losses_few()
+            && let (Some(after_loss), Some(buffer)) = (at(Cause::AfterLoss), at(Cause::SendBuffer))
+            && after_loss < buffer
+        {
+            worth[after_loss..=buffer].rotate_right(1);
+        }
+        worth
+    }
 }
 
 /// Payload per second without a cause.
@@ -67,6 +82,8 @@ pub struct Figures {
     pub least_rtt_us: u32,
     /// Median of the smoothed round trip while data was outstanding.
     pub rtt_us: u32,
+    /// Times that something was lost; what is repaired together counts once. Captures have none.
+    pub losses: u64,
     /// Segments sent again, of those sent.
     pub resent_share: f64,
     /// Segments sent again.
@@ -93,9 +110,45 @@ pub struct Figures {
     pub is_receiver: bool,
 }
 
+/// Losses from which on their place says something.
+const FEW_LOSSES: u64 = 3;
+
 impl Figures {
+    /// Whether the losses of the watch are too few to say something.
+    pub(crate) fn are_losses_few(&self) -> bool {
+        self.losses < FEW_LOSSES
+    }
+
     /// Octets of IP packets for each octet of payload.
     pub(crate) fn packet_over_payload(&self) -> f64 {
         f64::from(self.mss_bytes + HEADER_BYTES) / f64::from(self.mss_bytes.max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_send_buffer_is_mended_before_a_window_that_grows_back_after_few_losses() {
+        let share = |cause, share| {
+            let (basis, evidence) = (Basis::Kernel, String::new());
+            Share { cause, time_us: 0, share, basis, evidence, without: None }
+        };
+        let order = |losses| {
+            let causes = vec![
+                share(Cause::ProgramIdle, 0.4),
+                share(Cause::AfterLoss, 0.3),
+                share(Cause::Pacing, 0.2),
+                share(Cause::SendBuffer, 0.15),
+                share(Cause::Timeouts, 0.05),
+            ];
+            let verdict =
+                Verdict { elapsed_us: 1, causes, figures: Figures { losses, ..Figures::default() } };
+            verdict.to_mend(0.1).iter().map(|share| share.cause).collect::<Vec<_>>()
+        };
+        use Cause::{AfterLoss, Pacing, ProgramIdle, SendBuffer};
+        assert_eq!(order(2), [ProgramIdle, SendBuffer, AfterLoss, Pacing]);
+        assert_eq!(order(3), [ProgramIdle, AfterLoss, Pacing, SendBuffer]);
     }
 }

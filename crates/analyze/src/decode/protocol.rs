@@ -31,6 +31,8 @@ impl Frame {
 pub enum Protocol {
     /// The frame says nothing of its protocol, and is no IP.
     NotIp,
+    /// Row of a table, which keeps no name of what is not looked into.
+    Untold,
     /// By the type of Ethernet.
     Ether(u16),
     /// By the number in the header of IP.
@@ -114,6 +116,7 @@ impl fmt::Display for Protocol {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = match self {
             Protocol::NotIp => Some("no IP"),
+            Protocol::Untold => Some("not TCP (the table does not say which)"),
             Protocol::Ether(number) => named(&ETHER, number),
             Protocol::Ip(number) => named(&IP, number),
             Protocol::Udp(number) => named(&UDP, number),

@@ -6,7 +6,7 @@ use crate::{
 };
 use longfat_host::socket::TcpInfo;
 
-pub(super) fn figures(looks: &[Look], elapsed_us: u64, talk: Talk) -> Figures {
+pub(super) fn figures(looks: &[Look], elapsed_us: u64, talk: Talk, losses: usize) -> Figures {
     let (first, last) = (&looks[0].info, &looks[looks.len() - 1].info);
     let memory = &looks[looks.len() - 1].memory;
     let grown = |get: fn(&TcpInfo) -> u64| get(last).saturating_sub(get(first));
@@ -22,6 +22,7 @@ pub(super) fn figures(looks: &[Look], elapsed_us: u64, talk: Talk) -> Figures {
         rate_bps: carried as f64 * 8e6 / elapsed_us as f64,
         least_rtt_us: least.unwrap_or(last.srtt_us),
         rtt_us: median(busy.map(|look| look.info.srtt_us).collect()).unwrap_or(last.srtt_us),
+        losses: losses as u64,
         resent_share: resent_segments as f64 / grown(|info| info.data_segs_out.into()).max(1) as f64,
         resent_segments,
         needless_segments: grown(|info| info.dsack_dups.into()),

@@ -17,8 +17,6 @@ const NEEDLESS_SEGMENTS: u64 = 3;
 const NEEDLESS_SHARE: f64 = 0.001;
 /// Losses come at the same window where the path is full: standard deviation over mean.
 const SAME_WINDOW: f64 = 0.15;
-/// Losses from which on their place says something.
-const FEW_EPISODES: usize = 3;
 /// What losses have to be to be those of a policer: how many, how much of a window and how many segments each takes at
 /// the least, and how far they may be off one line. Chance takes single segments, a full queue in congestion avoidance
 /// a few.
@@ -123,7 +121,7 @@ impl Watch<'_> {
     /// Losses of which no queue tells. Few say little; those at one window are of a queue that is full, and a short one
     /// leaves the path idle behind each.
     pub(super) fn of_losses(&self, queue_us: f64) -> Option<Why> {
-        let (losses, is_few) = (self.losses(), self.episodes.len() < FEW_EPISODES);
+        let (losses, is_few) = (self.losses(), self.figures.are_losses_few());
         if self.episodes.is_empty() {
             return None;
         }

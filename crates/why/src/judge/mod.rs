@@ -21,7 +21,7 @@ mod window;
 
 use crate::{
     cause::{Basis, Cause},
-    divide::{self, HOLDS, Hold, Look, Spent, Talk, divide},
+    divide::{self, HOLDS, Hold, Look, Spent, Talk, spans},
     price,
     verdict::{Assumed, Figures, Share, Verdict},
     words::{rate, size},
@@ -159,12 +159,11 @@ impl<'a> Watch<'a> {
         let elapsed_us = last.time_us.checked_sub(first.time_us).filter(|elapsed| *elapsed > 0)?;
         let talk = Talk::of(&first.info, &last.info);
         let mut spent = [0; HOLDS];
-        for pair in looks.windows(2) {
-            let part = divide(&pair[0], &pair[1], talk);
+        for part in spans(looks, talk) {
             spent.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
         }
-        let figures = figures(looks, elapsed_us, talk);
         let (episodes, path_rate) = (episodes(looks), assumed.path_rate);
+        let figures = figures(looks, elapsed_us, talk, episodes.len());
         Some(Watch { looks, elapsed_us, spent, talk, episodes, figures, path_rate })
     }
 
@@ -215,6 +214,7 @@ impl<'a> Watch<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::divide::Memory;
     use longfat_host::socket::TcpInfo;
 
     fn first(looks: &[Look], path_rate: Option<Rate>) -> Share {
@@ -307,5 +307,88 @@ mod tests {
         );
         assert_eq!(first(&looks, Some(Rate(50_000_000))).cause, Cause::OtherEndSends);
         assert_eq!(first(&looks, None).cause, Cause::OtherEndSends);
+    }
+
+    #[test]
+    fn a_receiver_whose_program_is_behind_all_the_time_reads_slowly_also_where_its_buffer_is_not_full() {
+        let cause = |unread_bytes: u32, empty_one_in: u64, path_rate| {
+            let look = |number: u64| {
+                let info = TcpInfo {
+                    state: 1,
+                    received_bytes: number * 240_000,
+                    snd_mss_bytes: 1448,
+                    min_rtt_us: 40_000,
+                    ..TcpInfo::default()
+                };
+                let receive_queue_bytes = if number.is_multiple_of(empty_one_in) { 0 } else { unread_bytes };
+                let memory = Memory { rcvbuf_bytes: 6 << 20, ..Memory::default() };
+                Look { time_us: number * 100_000, info, receive_queue_bytes, memory, ..Look::default() }
+            };
+            let looks: Vec<Look> = (1..=40).map(look).collect();
+            first(&looks, path_rate).cause
+        };
+        // Three round trips of 40 ms, at 2.4 MB/s.
+        assert_eq!(cause(290_000, 20, None), Cause::SlowReader);
+        assert_eq!(cause(280_000, 20, None), Cause::OtherEndSends);
+        assert_eq!(cause(290_000, 5, None), Cause::OtherEndSends, "it reads all of it now and then");
+        assert_eq!(cause(290_000, 20, Some(Rate(20_000_000))), Cause::PathFull);
+    }
+
+    #[test]
+    fn full_segments_that_are_sent_in_vain_where_small_ones_were_acknowledged_are_too_large_for_the_path() {
+        let cause = |acked_bytes: u64, delivered_segments: u32, out_bytes: u64| {
+            let look = |number: u64| {
+                let info = TcpInfo {
+                    state: 1,
+                    ca_state: 4,
+                    backoff: 4,
+                    retransmits: 4,
+                    unacked_segments: 10,
+                    snd_mss_bytes: 1448,
+                    busy_us: number * 100_000,
+                    sent_bytes: acked_bytes + out_bytes + 4 * 1448,
+                    retrans_bytes: 4 * 1448,
+                    acked_bytes,
+                    delivered_segments,
+                    ..TcpInfo::default()
+                };
+                Look { time_us: number * 100_000, info, ..Look::default() }
+            };
+            first(&(0..40).map(look).collect::<Vec<_>>(), None).cause
+        };
+        assert_eq!(cause(1, 1, 14_480), Cause::PacketSize, "the handshake alone passed");
+        assert_eq!(cause(3_000, 8, 14_480), Cause::PacketSize);
+        assert_eq!(cause(1 << 20, 725, 14_480), Cause::NoAnswer);
+        assert_eq!(cause(3_000, 8, 1_000), Cause::NoAnswer, "small segments are out");
+    }
+
+    #[test]
+    fn a_loss_far_below_the_rate_that_the_path_is_known_to_have_does_not_come_from_a_full_path() {
+        let look = |number: u64| {
+            let (srtt_us, cwnd) =
+                if number < 2 { (215_000, 300) } else { (200_000, 150 + number as u32 / 8) };
+            let info = TcpInfo {
+                state: 1,
+                busy_us: number * 100_000,
+                acked_bytes: number * 160_000,
+                sent_bytes: number * 160_000,
+                snd_mss_bytes: 1448,
+                snd_wnd_bytes: 8 << 20,
+                snd_cwnd_segments: cwnd,
+                unacked_segments: cwnd,
+                snd_ssthresh_segments: 100,
+                notsent_bytes: 100_000,
+                srtt_us,
+                min_rtt_us: 200_000,
+                delivery_rate_bytes_per_s: if number < 2 { 2_000_000 } else { 1_600_000 },
+                total_retrans_segments: if number < 2 { 0 } else { 3 },
+                ..TcpInfo::default()
+            };
+            Look { time_us: number * 100_000, info, ..Look::default() }
+        };
+        let looks: Vec<Look> = (0..100).map(look).collect();
+        assert_eq!(first(&looks, None).cause, Cause::PathFull);
+        assert_eq!(first(&looks, Some(Rate(18_000_000))).cause, Cause::PathFull);
+        assert_eq!(first(&looks, Some(Rate(100_000_000))).cause, Cause::AfterLoss);
     }
 }

@@ -56,12 +56,15 @@ impl Watch<'_> {
         bits * 1e6 / self.figures.rate_bps.max(1.0)
     }
 
-    /// Each loss came when something waited, and what is carried is a saw-tooth's from what was delivered then.
+    /// Each loss came when something waited, and what is carried is a saw-tooth's from what was delivered then, which
+    /// comes near the path's rate where that is known.
     pub(super) fn falls_from_full_path(&self) -> bool {
         let least = f64::from(self.figures.least_rtt_us);
         let waited = |us: u32| f64::from(us) - least >= (QUEUED * least).max(QUEUED_US);
         let peak = self.episodes.iter().map(|episode| episode.bytes_per_s).max().unwrap_or(0);
-        self.episodes.iter().all(|episode| waited(episode.srtt_us)) && self.carries(SAW_TOOTH * peak as f64)
+        let is_of_path = self.payload_bytes_per_s().is_none_or(|known| peak as f64 >= SAW_TOOTH * known);
+        let each_waited = self.episodes.iter().all(|episode| waited(episode.srtt_us));
+        is_of_path && each_waited && self.carries(SAW_TOOTH * peak as f64)
     }
 
     pub(super) fn of_short_queue(&self, queue_us: f64) -> Option<Why> {
@@ -87,9 +90,12 @@ impl Watch<'_> {
 
     /// The rate that the path is known to have, and payload per second that nearly fills it.
     fn nearly_all(&self) -> Option<(Rate, f64)> {
-        let known = self.path_rate?;
-        let payload_bytes_per_s = known.0 as f64 / 8.0 / self.figures.packet_over_payload();
-        Some((known, HARDLY_FALLS * payload_bytes_per_s))
+        Some((self.path_rate?, HARDLY_FALLS * self.payload_bytes_per_s()?))
+    }
+
+    /// Payload per second of the rate that the path is known to have.
+    fn payload_bytes_per_s(&self) -> Option<f64> {
+        Some(self.path_rate?.0 as f64 / 8.0 / self.figures.packet_over_payload())
     }
 
     /// Round trip and its least, as evidence.

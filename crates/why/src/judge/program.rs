@@ -4,9 +4,14 @@ use super::{Watch, Why, figures::median, inferred, kernel};
 use crate::{
     cause::Cause,
     divide::Hold,
-    words::{duration, size},
+    words::{duration, rate, size},
 };
 
+/// What waits to be read in so many of the looks, and is what comes in so many round trips, and in so long, waits for
+/// the program: a buffer that the kernel lets grow may never be full.
+const NEARLY_ALWAYS: f64 = 0.9;
+const ROUND_TRIPS: f64 = 3.0;
+const LONG_US: f64 = 50_000.0;
 /// A part of the time below this needs no word.
 const WORTH_A_WORD: f64 = 0.02;
 
@@ -36,6 +41,14 @@ impl Watch<'_> {
         format!("{out} segments out and {back} back; each turn takes {least} at the least")
     }
 
+    /// Something waits to be read nearly always, and more than a program leaves that reads as it comes.
+    fn reads_behind(&self, unread_bytes: u32) -> bool {
+        let waiting = self.looks.iter().filter(|look| look.receive_queue_bytes > 0).count();
+        let wait_us = (ROUND_TRIPS * f64::from(self.figures.least_rtt_us)).max(LONG_US);
+        let came_bytes = self.figures.rate_bps / 8.0 * wait_us / 1e6;
+        waiting as f64 >= NEARLY_ALWAYS * self.looks.len() as f64 && f64::from(unread_bytes) > came_bytes
+    }
+
     /// What can be said where the other end sends.
     pub(super) fn of_receiving(&self) -> Why {
         let unread = median(self.looks.iter().map(|look| look.receive_queue_bytes).collect()).unwrap_or(0);
@@ -51,6 +64,11 @@ impl Watch<'_> {
         }
         if let Some(full) = self.of_known_rate_received() {
             return full;
+        }
+        if self.reads_behind(unread) {
+            let held = rate(self.figures.rate_bps);
+            let evidence = format!("{} wait to be read here, most of the time, at {held}", size(unread));
+            return inferred(Cause::SlowReader, evidence);
         }
         let arrived_late = last.info.rcv_ooopack.saturating_sub(self.looks[0].info.rcv_ooopack);
         let late = if arrived_late > 0 {

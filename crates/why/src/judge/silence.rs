@@ -7,6 +7,10 @@ use crate::{
     words::duration,
 };
 
+/// Acknowledged segments of this part of a full one on average are small ones; what is out is of full ones from such a
+/// part on.
+const SMALL: f64 = 0.5;
+const FULL: f64 = 0.9;
 /// Timeouts in a row by which losses and short outages are ruled out: the last wait is eight times the first.
 const IN_A_ROW: u8 = 4;
 
@@ -29,6 +33,9 @@ impl Watch<'_> {
             return inferred(Cause::PacketSize, evidence);
         }
         if let Some(silent_us) = self.no_answer_us() {
+            if let Some(small) = self.of_small_ones_alone() {
+                return small;
+            }
             let evidence = format!(
                 "{} timeouts in a row, nothing received for {}, the next try after {}",
                 info.backoff,
@@ -37,8 +44,12 @@ impl Watch<'_> {
             );
             return kernel(Cause::NoAnswer, evidence);
         }
-        let count = self.figures.timeouts.map_or(String::new(), |count| format!("{count} timeouts, "));
-        kernel(Cause::Timeouts, format!("{count}retransmission timeout {}", duration(info.rto_us)))
+        let waits = format!("retransmission timeout {}", duration(info.rto_us));
+        match self.figures.timeouts {
+            Some(0) => inferred(Cause::Timeouts, format!("data is out and nothing is heard, {waits}")),
+            Some(count) => kernel(Cause::Timeouts, format!("{count} timeouts, {waits}")),
+            None => kernel(Cause::Timeouts, waits),
+        }
     }
 
     /// How long nothing has come at the end of the watch, where that is most of what was waited for the timer.
@@ -49,6 +60,24 @@ impl Watch<'_> {
         // Figures of a file may go backwards.
         let silent_us = last.time_us.saturating_sub(first_silent.time_us);
         (is_tried_in_vain && 2 * silent_us > self.spent[Hold::Timeout as usize]).then_some(silent_us)
+    }
+
+    /// Full segments are out, and nothing but far smaller ones was ever acknowledged.
+    fn of_small_ones_alone(&self) -> Option<Why> {
+        let info = &self.last().info;
+        let mss_bytes = f64::from(info.snd_mss_bytes);
+        let out_bytes = info.sent_bytes.saturating_sub(info.retrans_bytes).saturating_sub(info.acked_bytes);
+        // The SYN counts among the segments and the bytes.
+        let acked_segments = f64::from(info.delivered_segments.max(1));
+        let mean_bytes = info.acked_bytes as f64 / acked_segments;
+        let is_full = out_bytes as f64 >= FULL * mss_bytes * f64::from(info.unacked_segments.max(1));
+        let evidence = || {
+            format!(
+                "segments of {} bytes are sent again and again, those ever acknowledged had {mean_bytes:.0} on average",
+                info.snd_mss_bytes
+            )
+        };
+        (is_full && mean_bytes <= SMALL * mss_bytes).then(|| inferred(Cause::PacketSize, evidence()))
     }
 
     /// Nothing is acknowledged any more though the peer is there.

@@ -176,7 +176,7 @@ fn kind_named(name: &str, link: LinkType) -> Decoded {
     let every = [
         Decoded::Tcp,
         Decoded::TooBig { mtu_bytes: 0 },
-        Decoded::Not(Unfollowed::Other(Protocol::NotIp)),
+        Decoded::Not(Unfollowed::Other(Protocol::Untold)),
         Decoded::Not(Unfollowed::Truncated),
         Decoded::Not(Unfollowed::Fragment),
         Decoded::Not(Unfollowed::UnknownLink(link)),

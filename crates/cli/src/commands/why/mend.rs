@@ -65,8 +65,7 @@ fn patients<'a>(
 ) -> anyhow::Result<Vec<Patient<'a>>> {
     let mut found = Vec::new();
     for (one, verdict) in verdicts.iter().take(MOST) {
-        let fault =
-            verdict.causes.iter().find(|share| share.cause.is_fault() && share.share >= show::WORTH_MENDING);
+        let fault = verdict.to_mend(show::WORTH_MENDING).into_iter().find(|share| share.cause.is_fault());
         let mended = fault.and_then(|share| Some((share, mend(share.cause, verdict, args.rate)?)));
         let place = places.iter().find(|place| place.label == one.connection.netns);
         let (Some((share, setting)), Some(place)) = (mended, place) else { continue };
@@ -77,15 +76,16 @@ fn patients<'a>(
     Ok(found)
 }
 
-/// In force until Ctrl-C, or until nothing of them is left.
+/// In force until Ctrl-C, or until nothing of them is left; what makes a connection slower is taken back at once.
 fn hold(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool) -> Outcome {
     let mut held = Vec::new();
     for patient in patients {
         let who = show::who(&patient.one.connection);
+        let found = window_found(fixer, patient).unwrap_or_default();
         match fixer.apply(&patient.one.connection, patient.place, patient.setting) {
             Ok(before) => {
                 eprintln!("{who}: {} instead of {before}, until Ctrl-C", patient.setting);
-                held.push(patient);
+                held.push((patient, found));
             }
             Err(error) => eprintln!("{who}: {} could not be set: {error:#}", patient.setting),
         }
@@ -93,23 +93,49 @@ fn hold(fixer: &mut Fixer, patients: &[Patient], args: &Args, stop: &AtomicBool)
     if held.is_empty() {
         return Err(Failure::Missed("nothing could be set".to_owned()));
     }
-    wash_out(held[0], args, stop);
-    for patient in &held {
-        let Some(rate_bps) = measure(patient, args.span.into(), stop)? else { continue };
-        let (who, before) =
-            (show::who(&patient.one.connection), words::rate(patient.verdict.figures.rate_bps));
-        println!(
-            "{who}: {before} before, {} with it{}",
-            words::rate(rate_bps),
-            foretold(patient.predicted.as_ref())
-        );
+    wash_out(held[0].0, args, stop);
+    let mut kept = Vec::new();
+    for (patient, found) in held {
+        let is_slower = match measure(patient, args.span.into(), stop)? {
+            Some(rate_bps) => tell_rate(patient, rate_bps),
+            None => false,
+        };
+        if is_slower {
+            take_back(fixer, patient, found)?;
+        } else {
+            kept.push(patient);
+        }
+    }
+    if kept.is_empty() {
+        return Err(Failure::Missed("no remedy helped; nothing is set any more".to_owned()));
     }
     while !stop.load(Ordering::Relaxed)
-        && held.iter().any(|patient| acked(patient).is_ok_and(|a| a.is_some()))
+        && kept.iter().any(|patient| acked(patient).is_ok_and(|a| a.is_some()))
     {
         thread::sleep(NAP * 4);
     }
     Ok(())
+}
+
+/// Says what a remedy made of a connection; whether it is slower with it.
+fn tell_rate(patient: &Patient, rate_bps: f64) -> bool {
+    let before_bps = patient.verdict.figures.rate_bps;
+    let is_slower = is_slower(before_bps, rate_bps);
+    let end = match is_slower {
+        true => "; slower with it: taken back".to_owned(),
+        false => foretold(patient.predicted.as_ref()),
+    };
+    let who = show::who(&patient.one.connection);
+    println!("{who}: {} before, {} with it{end}", words::rate(before_bps), words::rate(rate_bps));
+    is_slower
+}
+
+/// A connection that carries less than this part of what it carried before is slower: two stretches without a change
+/// differ by less.
+const SLOWER: f64 = 0.9;
+
+fn is_slower(before_bps: f64, with_bps: f64) -> bool {
+    with_bps < SLOWER * before_bps
 }
 
 fn foretold(predicted: Option<&Price>) -> String {
@@ -132,12 +158,20 @@ fn prove(
     args: &Args,
     stop: &AtomicBool,
 ) -> anyhow::Result<Option<Proof>> {
-    let found = if patient.setting.leaves_window() {
-        Some(fixer.window(&patient.one.connection, patient.place)?)
-    } else {
-        None
-    };
+    let found = window_found(fixer, patient)?;
     in_pairs(|is_on| stretch(fixer, patient, (is_on, found), args, stop))
+}
+
+/// The window to go back to, where a remedy leaves what it made of it.
+fn window_found(fixer: &Fixer, patient: &Patient) -> anyhow::Result<Option<Window>> {
+    let leaves = patient.setting.leaves_window();
+    leaves.then(|| fixer.window(&patient.one.connection, patient.place)).transpose()
+}
+
+/// Takes a remedy back, and what it made of the window.
+fn take_back(fixer: &mut Fixer, patient: &Patient, found: Option<Window>) -> anyhow::Result<()> {
+    fixer.undo(&patient.one.connection, patient.place)?;
+    found.map_or(Ok(()), |window| fixer.set_window(&patient.one.connection, patient.place, window))
 }
 
 /// On and off in random order, a pair at a time: a stretch gives its rate, with the remedy or without, or `None` when
@@ -175,10 +209,7 @@ fn stretch(
     wash_out(patient, args, stop);
     let rate = measure(patient, Duration::from(args.span) / 4, stop)?;
     if is_on {
-        fixer.undo(&patient.one.connection, patient.place)?;
-        if let (Some(window), Some(_)) = (found, rate) {
-            fixer.set_window(&patient.one.connection, patient.place, window)?;
-        }
+        take_back(fixer, patient, found.filter(|_| rate.is_some()))?;
     }
     Ok(rate)
 }
@@ -251,4 +282,16 @@ pub fn tell(
     );
     print!("{}", show::wrapped(&text, "  "));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_is_taken_back_only_where_the_connection_is_clearly_slower_with_it() {
+        assert!(is_slower(26.9e6, 12.5e6));
+        assert!(!is_slower(26.9e6, 26e6));
+        assert!(!is_slower(0.0, 0.0), "nothing was carried before");
+    }
 }

@@ -151,7 +151,7 @@ pub fn run(args: &Args) -> Outcome {
         if args.fix && !is_over && fix::Fixer::lacks().is_empty() {
             watch.ask_bounds()?;
         }
-        watch.find_relays();
+        watch.ask_surroundings();
         recorded::keep(&watch, args)?;
         let verdicts = watch.verdicts(args);
         show::answer(&verdicts, args)?;

@@ -33,7 +33,7 @@ pub fn run(args: &Args, stop: &AtomicBool) -> Outcome {
     let chosen = Chosen { scope: Scope::Own, filter: args.filter()?, pid: None };
     let mut watch = Watch::new(chosen, args);
     let status = attend(&mut child, &mut watch, args, stop)?;
-    watch.find_relays();
+    watch.ask_surroundings();
     recorded::keep(&watch, args)?;
     let verdicts = watch.verdicts(args);
     show::answer(&verdicts, args)?;

@@ -71,6 +71,7 @@ pub fn remedies_of(one: &Watched, verdict: &Verdict, args: &Args) -> Vec<Remedy>
         remote: one.connection.remote,
         figures: &verdict.figures,
         path_rate: args.rate,
+        wmem: one.wmem,
         relay: one.relay.as_ref(),
     };
     of_first(verdict, &patient)
@@ -78,7 +79,7 @@ pub fn remedies_of(one: &Watched, verdict: &Verdict, args: &Args) -> Vec<Remedy>
 
 /// Remedies for the first cause that is worth it.
 pub fn of_first(verdict: &Verdict, patient: &Patient) -> Vec<Remedy> {
-    let worth = verdict.causes.iter().filter(|share| share.share >= WORTH_MENDING);
+    let worth = verdict.to_mend(WORTH_MENDING).into_iter();
     worth.map(|share| remedies(share.cause, patient)).find(|found| !found.is_empty()).unwrap_or_default()
 }
 

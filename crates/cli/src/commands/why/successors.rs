@@ -228,16 +228,18 @@ fn hold(fixer: &mut Fixer, patients: &[Patient], stop: &AtomicBool) -> Outcome {
         }
     }
     for (patient, _, rates) in &held {
-        let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
-        let count = rates.len();
-        println!(
-            "{}: {count} began and ended, {} each with {}",
-            patient.who(),
-            words::rate(mean),
-            patient.help
-        );
+        println!("{}: {} with {}", patient.who(), became(rates), patient.help);
     }
     Ok(())
+}
+
+/// What became of connections that ended with such rates.
+fn became(rates: &[f64]) -> String {
+    if rates.is_empty() {
+        return "none began and ended".to_owned();
+    }
+    let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+    format!("{} began and ended, {} each", rates.len(), words::rate(mean))
 }
 
 /// With the help and without it.
@@ -283,4 +285,15 @@ fn stretch(
         )));
     }
     Ok(Some(rates.iter().sum::<f64>() / rates.len() as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rate_is_told_where_no_connection_ended() {
+        assert_eq!(became(&[]), "none began and ended");
+        assert_eq!(became(&[1e6, 3e6]), format!("2 began and ended, {} each", words::rate(2e6)));
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::{Args, relay::Relays};
 use crate::output;
+use longfat_host::sysctl;
 use longfat_kernel::tcb::{Connection, Filter, Finder, NetNamespace, Query, Scope, Setter, State};
 use longfat_why::{Memory, Stretch, Verdict, course, divide, judge, record::MOST_LOOKS, remedy::RelayWay};
 use nix::time::{ClockId, clock_gettime};
@@ -42,6 +43,8 @@ pub struct Watched {
     pub looks: Vec<longfat_why::Look>,
     /// A relay on this host that carries such connections, or could.
     pub relay: Option<RelayWay>,
+    /// Send buffers that the kernel sizes itself there (net.ipv4.tcp_wmem): the least, the first and the most bytes.
+    pub wmem: Option<[u64; 3]>,
     /// The course of the stretches before, where a page is asked for.
     before: Vec<Stretch>,
 }
@@ -267,6 +270,7 @@ impl Watch {
             connection,
             looks: Vec::new(),
             relay: None,
+            wmem: None,
             before: Vec::new(),
         });
     }
@@ -284,8 +288,24 @@ impl Watch {
         Ok(())
     }
 
+    /// Asks for what remedies depend on: relays, and the bounds of send buffers.
+    pub fn ask_surroundings(&mut self) {
+        self.find_relays();
+        self.ask_wmem();
+    }
+
+    /// Asks each namespace for the send buffers that its kernel sizes itself.
+    fn ask_wmem(&mut self) {
+        let places = self.places().unwrap_or_default();
+        let of_place = |place: NetNamespace| Some((Arc::clone(&place.label), place.run(wmem)??));
+        let known: HashMap<_, _> = places.into_iter().filter_map(of_place).collect();
+        for one in self.watched.values_mut() {
+            one.wmem = known.get(&one.connection.netns).copied();
+        }
+    }
+
     /// Looks for relays on this host that carry the connections, or could.
-    pub fn find_relays(&mut self) {
+    fn find_relays(&mut self) {
         let mut relays = Relays::running();
         if relays.is_empty() {
             return;
@@ -319,6 +339,13 @@ impl Watch {
         });
         found
     }
+}
+
+/// The three numbers of net.ipv4.tcp_wmem, in the namespace of the calling thread.
+fn wmem() -> Option<[u64; 3]> {
+    let value = sysctl::read("net.ipv4.tcp_wmem").ok()?;
+    let numbers: Vec<u64> = value.split_whitespace().map_while(|word| word.parse().ok()).collect();
+    numbers.try_into().ok()
 }
 
 /// The processor time that this took: what held it up meanwhile is no cost of looking.
