@@ -3,7 +3,7 @@
 import numpy
 import xarray
 
-from ._read import _arrow, _some, samples
+from ._read import STATUSES, _arrow, _some, samples
 
 #: Columns that tell one line of a sample table from another.
 _LINES = ("case", "repeat", "flow", "stream", "role", "link", "direction", "relay", "connection")
@@ -24,6 +24,20 @@ def _several(at):
     return [at] if numpy.ndim(at) == 0 and not isinstance(at, slice) else at
 
 
+def _widened(data):
+    """With what was selected by one label as an axis of that label, and the names of these axes."""
+    scalars = [str(name) for name, at in data.coords.items() if at.ndim == 0]
+    chosen = [name for name in scalars if name in ("of", "repeat") or data[name].dtype.kind in "OUT"]
+    return data.expand_dims(chosen), chosen
+
+
+def _column(axis, columns):
+    """The column of an axis that is called like another column."""
+    while f"{axis}_axis" in columns:
+        axis = f"{axis}_axis"
+    return axis
+
+
 def _axes(axes):
     if axes is not None:
         return axes
@@ -39,11 +53,11 @@ class Lab:
     def __init__(self, data):
         self._data = data
 
-    def samples(self, table, **where):
+    def samples(self, table, /, **where):
         """The samples of one kind, as `longfat.samples`."""
         return samples(self._data.attrs["path"], table, **where)
 
-    def plot(self, metric, of=None, x=None, axes=None, **where):
+    def plot(self, metric, /, of=None, x=None, axes=None, **where):
         """A metric over one axis of the sweep: medians over the repeats, bars from least to greatest.
 
         `of` defaults to the flow the experiment is about (or the run, or the only thing that has the metric), `x` to
@@ -51,12 +65,13 @@ class Lab:
         goes from the least to the greatest, one of other labels in the order of the experiment. Gives back
         matplotlib's axes.
         """
-        data = self._data[metric]
-        data = data.sel(of=self._of(metric) if of is None else of).sel({axis: _several(at) for axis, at in where.items()})
+        data, chosen = _widened(self._data[metric])
+        data = data.sel(of=self._of(metric, data) if of is None else of).sel({axis: _several(at) for axis, at in where.items()})
         open_axes = [axis for axis in data.dims if axis != "repeat"]
+        chosen = {*where, *chosen}
         several = [axis for axis in open_axes if data.sizes[axis] > 1]
         x = x or (several or open_axes)[-1]
-        pinned = [axis for axis in open_axes if axis in where and axis not in (x, *several)]
+        pinned = [axis for axis in open_axes if axis in chosen and axis not in (x, *several)]
         data, open_axes = data.squeeze(pinned, drop=True), [axis for axis in open_axes if axis not in pinned]
         number = next((name for name in data.coords if name != x and data[name].dims == (x,)), None)
         data = data if number is None else data.sortby(number)
@@ -81,16 +96,17 @@ class Lab:
             axes.legend()
         return axes
 
-    def _of(self, metric):
+    def _of(self, metric, data):
         """The focus flow, or else the run, or else what has the metric."""
-        data = self._data[metric]
         having = [str(of) for of in data.of.values if bool(data.sel(of=of).notnull().any())]
         for of in (self._data.attrs.get("focus"), ""):
             if of in having:
                 return of
         if len(having) == 1:
             return having[0]
-        raise KeyError(f"{metric} is of {', '.join(having) or 'nothing'}; say which with of=")
+        if not having:
+            raise KeyError(f"no run here counts that has {metric}; longfat.open takes others in with status=, several of {', '.join(STATUSES)}")
+        raise KeyError(f"{metric} is of {', '.join(having)}; say which with of=")
 
     @staticmethod
     def _name(lines, index):
@@ -102,8 +118,8 @@ class Lab:
         return ", ".join(str(part) for part in at)
 
 
-def timeline(path, table, column, axes=None, **where):
-    """A column of a sample table over time, a line per connection, queue or flow.
+def timeline(path, table, column, /, axes=None, **where):
+    """A column of a sample table over time, a line per run and connection, queue or flow.
 
     `where` names axes and labels, and columns of the table: `flow="measured", role="sender"`. Gives back matplotlib's axes.
     """
@@ -121,11 +137,13 @@ def timeline(path, table, column, axes=None, **where):
             rows = chosen
     axes = _axes(axes)
     factor, label = _unit(column)
-    line_columns = [name for name in dict.fromkeys([*_LINES, *known]) if name in rows.columns and rows[name].nunique() > 1]
-    groups = rows.groupby(line_columns, sort=False) if line_columns else [((), rows)]
+    names = dict.fromkeys([*_LINES, *(_column(axis, rows.columns) for axis in sorted(known))])
+    line_columns = [name for name in names if name in rows.columns and rows[name].nunique() > 1]
+    # Whatever tells runs apart, no line is of two: it would go back in time.
+    groups = rows.groupby([*line_columns, "run"], sort=False, dropna=False)
     for index, (at, line) in enumerate(groups):
         colour = _COLOURS[index % len(_COLOURS)]
-        axes.plot(line["time_us"] / 1e6, line[column] * factor, label=", ".join(map(str, at)), color=colour)
+        axes.plot(line["time_us"] / 1e6, line[column] * factor, label=", ".join(map(str, at[:-1])), color=colour)
     axes.set_xlabel("time [s]")
     axes.set_ylabel(label)
     if 1 < len(groups) <= 12:

@@ -33,6 +33,12 @@ class _DamagedError(SchemaError):
     """A file that says nothing."""
 
 
+#: What is read of every run's manifest.
+_RUN_KEYS = {"metrics": list, "case": str, "repeat": int, "status": str, "experiment": str, "seed": int, "backend": str}
+#: What is read of the members of a manifest's lists.
+_MEMBER_KEYS = {"metrics": {"metric": str, "of": str, "value": (int, float)}, "axes": {"axis": str, "label": str}, "runs": {"path": str}}
+
+
 def _json(path):
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -46,15 +52,37 @@ def _json(path):
     return content
 
 
+def _check(file, content, keys):
+    """That a file has these keys, each with a value of its kind, and lists of what is read of them."""
+    if missing := [key for key in keys if key not in content]:
+        raise _DamagedError(f"{file} says no {', '.join(missing)}; it was damaged or written by another program")
+    strange = [key for key, kind in keys.items() if not isinstance(content[key], kind)]
+    strange += [key for key in _MEMBER_KEYS if key not in strange and not _are_members(content.get(key) or [], _MEMBER_KEYS[key])]
+    if strange:
+        raise _DamagedError(f"{file} has {', '.join(strange)} of another kind than it should; it was damaged or written by another program")
+
+
+def _are_members(found, keys):
+    known = isinstance(found, list) and all(isinstance(member, dict) for member in found)
+    return known and all(isinstance(member.get(key), kind) for member in found for key, kind in keys.items())
+
+
+def _result(root):
+    """Manifest of a result."""
+    content = _json(root / "result.json")
+    _check(root / "result.json", content, {"runs": list})
+    return content
+
+
 def manifests(path):
     """Manifest of every run of a result (or of the one run), each with its directory as `path`.
 
-    A run of a result that left none was interrupted, and is not among them; nor is one whose manifest is damaged,
-    which a warning names.
+    A run of a result that left none was interrupted, and is not among them; nor is one whose manifest is damaged or may
+    not be read, which a warning names.
     """
     root = Path(path)
     if (root / "result.json").is_file():
-        names = [run["path"] for run in _json(root / "result.json")["runs"]]
+        names = [run["path"] for run in _result(root)["runs"]]
         whole = [name for name in names if (root / name / "manifest.json").is_file()]
         return [manifest for name in whole if (manifest := _manifest(root / name))]
     if (root / "manifest.json").is_file():
@@ -63,10 +91,10 @@ def manifests(path):
 
 
 def _manifest(directory):
-    """The manifest of a result's run, or none where it is damaged."""
+    """The manifest of a result's run, or none where it is damaged or may not be read."""
     try:
         return _whole_manifest(directory)
-    except _DamagedError as error:
+    except (_DamagedError, OSError) as error:
         warnings.warn(f"a run is left out: {error}", stacklevel=3)
         return None
 
@@ -74,8 +102,7 @@ def _manifest(directory):
 def _whole_manifest(directory):
     file = directory / "manifest.json"
     manifest = {**_json(file), "path": str(directory)}
-    if missing := [key for key in ("metrics", "case", "repeat", "status") if key not in manifest]:
-        raise _DamagedError(f"{file} says no {', '.join(missing)}; it was damaged or written by another program")
+    _check(file, manifest, _RUN_KEYS)
     return manifest
 
 
@@ -201,8 +228,8 @@ def open(path, status=("done",)):
     data.attrs.update(path=str(path), experiment=runs[0]["experiment"], backend=runs[0]["backend"])
     result = Path(path) / "result.json"
     if result.is_file():
-        content = _json(result)
-        data.attrs.update(title=content["title"], focus=content["focus"] or "")
+        content = _result(Path(path))
+        data.attrs.update(title=content.get("title") or "", focus=content.get("focus") or "")
     return data
 
 
@@ -232,7 +259,7 @@ def _label(label):
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
-def arrow(path, table, **where):
+def arrow(path, table, /, **where):
     """The samples of one kind (`tcp`, `queue`, `interval` …) of all runs as a pyarrow Table, with the runs' axes as columns.
 
     `where` names axes (`case`, `repeat` too) and the labels wanted: `rate="25Mbit"`. `run` is the run's directory; an axis
@@ -242,9 +269,10 @@ def arrow(path, table, **where):
 
 
 def _arrow(runs, path, table, where):
-    found = []
+    found, places = [], []
     for run in runs:
         at, wanted = _wanted(run, where)
+        places.append(at)
         if not wanted:
             continue
         file = Path(run["path"]) / f"{table}.parquet"
@@ -262,10 +290,19 @@ def _arrow(runs, path, table, where):
             rows = rows.append_column(name, pyarrow.array([label] * rows.num_rows, kind))
         found.append(rows.replace_schema_metadata())
     if not found:
+        _refuse_unknown_labels(path, places, where)
         raise FileNotFoundError(f"no run of '{path}' at {where or 'any place'} has a table '{table}'")
     return pyarrow.concat_tables(found, promote_options="permissive")
 
 
-def samples(path, table, **where):
+def _refuse_unknown_labels(path, places, where):
+    """Names the labels of an axis of which no run has the one that is wanted."""
+    for axis, label in where.items():
+        labels = list(dict.fromkeys(str(at[axis]) for at in places))
+        if _label(label) not in labels:
+            raise ValueError(f"no run of '{path}' has {axis}={label!r}; there are {', '.join(labels)}")
+
+
+def samples(path, table, /, **where):
     """As [arrow], as a pandas DataFrame."""
     return arrow(path, table, **where).to_pandas()

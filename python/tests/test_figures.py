@@ -1,5 +1,8 @@
 """Figures in one line, drawn without a display."""
 
+import json
+import shutil
+
 import numpy
 import pytest
 from matplotlib import pyplot
@@ -44,6 +47,34 @@ def test_a_repeat_an_axis_or_all_of_them_may_be_pinned(sweep):
     x, y = points(data.lab.plot("goodput_bps", rate="5Mbit", repeat=2))
     assert x == [2, 10] and y[0] == one
     assert points(data.lab.plot("goodput_bps", x="rate", rate=["5Mbit"], delay=slice("2ms", "2ms"), repeat=2)) == ([5], [one])
+
+
+def test_what_was_selected_by_one_label_is_drawn_all_the_same(sweep):
+    data = longfat.open(sweep)
+    expected = points(data.lab.plot("goodput_bps", rate="5Mbit"))
+    assert points(data.sel(rate="5Mbit").lab.plot("goodput_bps")) == expected
+    assert points(data.sel(of="measured", rate="5Mbit").lab.plot("goodput_bps")) == expected
+    one = points(data.lab.plot("goodput_bps", rate="5Mbit", repeat=1))
+    assert points(data.sel(repeat=1).lab.plot("goodput_bps", rate="5Mbit")) == one
+    x, y = points(data.sel(rate="5Mbit", delay="2ms", repeat=1, of="measured").lab.plot("goodput_bps", x="rate"))
+    assert (x, y) == (["5Mbit"], one[1][:1])
+
+
+def test_where_no_run_counts_the_mend_is_named(sweep):
+    with pytest.raises(KeyError, match="takes others in with status="):
+        longfat.open(sweep, status="failed").lab.plot("goodput_bps")
+
+
+def test_runs_that_differ_by_an_axis_called_like_a_column_are_lines_of_their_own(sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "out")
+    for manifest in copy.glob("**/manifest.json"):
+        content = json.loads(manifest.read_text())
+        content["axes"] = [{**at, "axis": {"rate": "cc", "delay": "flow"}[at["axis"]]} for at in content["axes"]]
+        manifest.write_text(json.dumps(content))
+    axes = longfat.timeline(copy, "tcp", "cwnd_segments", repeat=1, role="sender", stream=0)
+    assert len(axes.get_lines()) == 4
+    assert all((numpy.diff(line.get_xdata()) >= 0).all() for line in axes.get_lines())
+    assert axes.get_legend().get_texts()[0].get_text().endswith("5Mbit, 10ms")
 
 
 def test_an_axis_of_numbers_goes_from_the_least_to_the_greatest_whatever_the_order_in_the_file(sweep):

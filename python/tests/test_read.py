@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy
 import pandas
@@ -125,6 +126,51 @@ def test_a_run_whose_manifest_is_damaged_is_left_out_with_a_warning(sweep, tmp_p
     (copy / "result.json").write_text("{")
     with pytest.raises(longfat.SchemaError, match="damaged"):
         longfat.manifests(copy)
+
+
+def test_a_manifest_that_lacks_or_twists_what_is_read_of_it_is_left_out_with_a_warning(sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "out")
+    damaged = copy / "rate=5Mbit/delay=10ms/repeat=2/manifest.json"
+    whole = json.loads(damaged.read_text())
+    for twist in ({"seed": None}, {"metrics": "x"}, {"metrics": [{"metric": "goodput_bps"}]}, {"metrics": [7]}, {"axes": [{"axis": "rate"}]}):
+        damaged.write_text(json.dumps({**whole, **twist}))
+        with pytest.warns(UserWarning, match=f"repeat=2/manifest.json has {next(iter(twist))} of another kind"):
+            assert longfat.open(copy).goodput_bps.sel(of="measured").isnull().sum() == 1
+    damaged.write_text(json.dumps({key: value for key, value in whole.items() if key != "seed"}))
+    with pytest.warns(UserWarning, match="says no seed"):
+        assert len(longfat.manifests(copy)) == 11
+    (copy / "result.json").write_text(json.dumps({"schema_version": 4}))
+    with pytest.raises(longfat.SchemaError, match="result.json says no runs"):
+        longfat.open(copy)
+
+
+def test_a_manifest_that_may_not_be_read_is_left_out_with_a_warning(sweep, monkeypatch):
+    hidden = sweep / "rate=5Mbit/delay=10ms/repeat=2/manifest.json"
+    read = Path.read_text
+
+    def refuse(path, **how):
+        if path == hidden:
+            raise PermissionError(13, "Permission denied", str(path))
+        return read(path, **how)
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.warns(UserWarning, match="Permission denied.*repeat=2/manifest.json"):
+        assert len(longfat.manifests(sweep)) == 11
+
+
+def test_an_axis_may_be_called_as_an_argument_is_and_an_unknown_label_is_told_of_those_there_are(sweep, tmp_path):
+    copy = shutil.copytree(sweep, tmp_path / "out")
+    for manifest in copy.glob("**/manifest.json"):
+        content = json.loads(manifest.read_text())
+        content["axes"] = [{**at, "axis": {"rate": "path", "delay": "table"}[at["axis"]]} for at in content["axes"]]
+        manifest.write_text(json.dumps(content))
+    rows = longfat.samples(copy, "tcp", path="5Mbit", table="2ms", repeat=1)
+    assert set(rows.path) == {"5Mbit"} and set(rows.table) == {"2ms"}
+    assert longfat.open(copy).lab.samples("tcp", path="5Mbit", table="2ms", repeat=1).equals(rows)
+    with pytest.raises(ValueError, match="no run of '.*' has rate='11Mbit'; there are 5Mbit, 20Mbit"):
+        longfat.samples(sweep, "tcp", rate="11Mbit")
+    with pytest.raises(FileNotFoundError, match="no run .* has a table 'nothing'"):
+        longfat.samples(sweep, "nothing", rate="5Mbit")
 
 
 def test_things_of_runs_that_do_not_count_have_their_place(sweep):

@@ -318,6 +318,49 @@ fn a_result_whose_tables_would_fill_all_memory_or_are_damaged_is_told_of_and_the
     assert_eq!(server.get("/").0, 200);
 }
 
+/// A copy of a run's directory, flat.
+fn copied(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    let files = fs::read_dir(from).unwrap().flatten().filter(|entry| entry.path().is_file());
+    for file in files {
+        fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+fn make_pipe(path: &Path) {
+    let _ = fs::remove_file(path);
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn pipes_that_nobody_writes_into_keep_neither_a_page_nor_the_server_waiting() {
+    let place = tempfile::tempdir().unwrap();
+    let run = runs().join("one/rate=10Mbit/repeat=1");
+    for (name, file) in [("plan", "plan.json"), ("table", "tcp.parquet"), ("manifest", "manifest.json")] {
+        copied(&run, &place.path().join(name));
+        make_pipe(&place.path().join(name).join(file));
+    }
+    running(place.path());
+    let raw = place.path().join("now/rate=20Mbit/repeat=1/raw");
+    make_pipe(&raw.join(START_FILE));
+    make_pipe(&raw.join("sender-measured.jsonl"));
+    let server = Server::of(place.path());
+    assert!(server.page("/").contains("3 of 3 shown"), "one of the four has no manifest");
+    assert!(server.page("/result?of=plan").contains("Congestion window, segments"));
+    assert!(server.page("/result?of=table").contains("tcp.parquet: is no regular file"));
+    assert_eq!(server.get("/result?of=manifest").0, 404);
+    assert!(server.page("/live?of=now").contains("1 of 4 runs made"));
+    let report = |name: &str| {
+        let mut report = Command::new(env!("CARGO_BIN_EXE_longfat"));
+        report.arg("report").arg(place.path().join(name)).args(["-o"]).arg(place.path().join("page.html"));
+        report.output().unwrap()
+    };
+    assert!(report("plan").status.success());
+    let table = report("table");
+    assert_eq!(table.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&table.stderr).contains("tcp.parquet: is no regular file"));
+}
+
 /// A short table of a million rows.
 fn bomb(path: &Path) {
     let mut table = TableWriter::create(path).unwrap();
@@ -395,6 +438,15 @@ fn a_session_under_way_is_shown_as_far_as_it_is_and_no_more_once_it_has_ended() 
         assert!(live.contains(shown), "{shown}: {live}");
     }
     assert!(live.matches("<svg").count() >= 3);
+    let plan = place.path().join("now/rate=20Mbit/repeat=1/plan.json");
+    let mut unnamed: serde_json::Value = read_json(&plan).unwrap();
+    unnamed["focus"] = serde_json::Value::Null;
+    let mut crowd = unnamed["flows"][0].clone();
+    crowd["name"] = "crowd".into();
+    crowd["streams"] = 3.into();
+    unnamed["flows"].as_array_mut().unwrap().insert(0, crowd);
+    write_json(&plan, &unnamed).unwrap();
+    assert_eq!(server.page("/live?of=now").matches("<svg").count(), live.matches("<svg").count());
     let file = place.path().join("now").join(RESULT_FILE);
     let ended = ResultManifest { status: ResultStatus::Complete, ..read_json(&file).unwrap() };
     write_json(&file, &ended).unwrap();

@@ -8,6 +8,7 @@ use longfat_schema::run::{
     CaseInfo, DamagedRun, Expectation, Found, Provenance, ResultManifest, RunDirectory, RunEntry,
     RunManifest, RunStatus, find_readable_runs,
 };
+use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
 /// One result, or one run by itself.
@@ -60,7 +61,8 @@ impl Experiment {
             return Err(ReportError::NoRuns(path.display().to_string()));
         }
         let manifests: Vec<&RunManifest> = runs.iter().map(|run| &run.manifest).collect();
-        let summary = summary::summarise(result.as_ref(), &manifests);
+        let named = if result.is_none() { runs.first().and_then(planned_focus) } else { None };
+        let summary = summary::summarise(result.as_ref(), named, &manifests);
         let infos = summary::case_infos(result.as_ref(), &manifests);
         let name =
             result.as_ref().map_or_else(|| runs[0].manifest.experiment.clone(), |r| r.experiment.clone());
@@ -108,6 +110,16 @@ impl Experiment {
         let of_run = || self.runs().map(|run| run.manifest.started_unix_ms).min();
         self.result.as_ref().map(|r| r.started_unix_ms).or_else(of_run)
     }
+}
+
+/// The flow that the experiment of a run by itself is about, as its plan names it.
+fn planned_focus(run: &RunDirectory) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Plan {
+        focus: Option<String>,
+    }
+    // A run may have no plan: it is shown without.
+    run.plan::<Plan>().ok()?.focus
 }
 
 fn title(result: Option<&ResultManifest>, runs: &[RunDirectory]) -> String {

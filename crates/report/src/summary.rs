@@ -198,9 +198,10 @@ pub struct Summary {
 }
 
 /// Computes the summary. `result` gives the order and titles of cases, published figures, the focus flow and
-/// runs that left no manifest; without it they are taken from the runs.
-pub fn summarise(result: Option<&ResultManifest>, runs: &[&RunManifest]) -> Summary {
-    let focus = result.and_then(|r| r.focus.clone()).or_else(|| guess_focus(runs));
+/// runs that left no manifest; without it they are taken from the runs. `named` is the focus flow where no result says
+/// which.
+pub fn summarise(result: Option<&ResultManifest>, named: Option<String>, runs: &[&RunManifest]) -> Summary {
+    let focus = result.and_then(|r| r.focus.clone()).or(named).or_else(|| guess_focus(runs));
     let cases = case_infos(result, runs);
     let summary = |case: &CaseInfo| summarise_case(case, result, runs, focus.as_deref());
     Summary { cases: cases.iter().map(summary).collect(), focus }
@@ -234,8 +235,13 @@ fn tell_apart(cases: &mut [CaseInfo]) {
 pub fn guess_focus(runs: &[&RunManifest]) -> Option<String> {
     let metrics = || runs.iter().flat_map(|run| &run.metrics).filter(|m| m.metric == "goodput_bps");
     let flows: BTreeSet<&str> = metrics().map(|m| m.of.as_str()).filter(|of| !of.is_empty()).collect();
-    let streams = |flow: &&str| metrics().filter(|m| m.of == **flow && m.stream.is_some()).count();
-    flows.into_iter().min_by_key(streams).map(str::to_owned)
+    let streams = |flow: &str| metrics().filter(|m| m.of == *flow && m.stream.is_some()).count();
+    of_fewest_streams(flows.into_iter().map(|flow| (flow, streams(flow))))
+}
+
+/// The name of the flow with the fewest streams, and of several such the first by name.
+pub fn of_fewest_streams<'a>(flows: impl IntoIterator<Item = (&'a str, usize)>) -> Option<String> {
+    flows.into_iter().min_by_key(|(name, streams)| (*streams, *name)).map(|(name, _)| name.to_owned())
 }
 
 fn summarise_case(
@@ -410,7 +416,7 @@ mod tests {
             run("a", 3, RunStatus::Failed, 0.0),
             run("a", 4, RunStatus::Done, 20.0),
         ];
-        let summary = summarise(None, &runs.iter().collect::<Vec<_>>());
+        let summary = summarise(None, None, &runs.iter().collect::<Vec<_>>());
         let case = &summary.cases[0];
         assert_eq!((case.done, case.invalid, case.failed), (2, 1, 1));
         assert_eq!(case.columns[0].as_ref().unwrap().median, 15.0);
@@ -422,7 +428,7 @@ mod tests {
             |of: &str, stream| Metric { metric: "goodput_bps".into(), of: of.into(), stream, value: 1e6 };
         let guess = |metrics: Vec<Metric>| {
             let run = RunManifest { metrics, ..RunManifest::default() };
-            summarise(None, &[&run]).focus
+            summarise(None, None, &[&run]).focus
         };
         let crowd = || [goodput("crowd", None), goodput("crowd", Some(0)), goodput("crowd", Some(1))];
         let of_one = |name: &str| [goodput(name, None), goodput(name, Some(0))];
@@ -435,7 +441,7 @@ mod tests {
     fn a_case_says_by_how_much_its_runs_were_carried_out_slower() {
         let mut runs = [run("a", 1, RunStatus::Done, 10.0), run("a", 2, RunStatus::Invalid, 10.0)];
         let dilation =
-            |runs: &[RunManifest]| summarise(None, &runs.iter().collect::<Vec<_>>()).cases[0].dilation;
+            |runs: &[RunManifest]| summarise(None, None, &runs.iter().collect::<Vec<_>>()).cases[0].dilation;
         assert!(dilation(&runs).is_none());
         runs[1].dilation = Dilation::new(4).unwrap();
         assert_eq!(dilation(&runs).times(), 4);
@@ -467,7 +473,7 @@ mod tests {
     #[test]
     fn the_bottleneck_is_the_busiest_link_and_absent_metrics_have_no_column() {
         let runs = [run("a", 1, RunStatus::Done, 93e6)];
-        let summary = summarise(None, &[&runs[0]]);
+        let summary = summarise(None, None, &[&runs[0]]);
         let headings: Vec<_> = summary.shown().into_iter().map(|c| c.heading).collect();
         assert_eq!(headings, ["Goodput, Mbit/s", "Utilisation, %"]);
         assert_eq!(summary.shown()[1].cells[0].median, "90.0");
@@ -481,7 +487,7 @@ mod tests {
             run
         };
         let headings = |runs: &[RunManifest]| -> Vec<String> {
-            let summary = summarise(None, &runs.iter().collect::<Vec<_>>());
+            let summary = summarise(None, None, &runs.iter().collect::<Vec<_>>());
             summary.shown().into_iter().map(|column| column.heading).collect()
         };
         let mut runs =

@@ -10,7 +10,7 @@ use longfat_report::{
     load::Experiment,
 };
 use longfat_schema::run::{
-    AxisPoint, CaseInfo, CellVerdict, Expectation, Metric, RESULT_FILE, RUN_FILE, ResultManifest,
+    AxisPoint, CaseInfo, CellVerdict, Expectation, Metric, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest,
     ResultStatus, RunDirectory, RunError, RunStatus, read_json, seal_run, write_json,
 };
 use std::{
@@ -376,6 +376,21 @@ fn a_single_run_is_a_report_too() {
     assert!(html.contains("<h1 id=\"e1-title\">conversion: reno-relayed, repeat 1</h1>"));
     assert!(html.contains("<b>1 run</b>: 1 valid") && html.contains("Relay backlog"));
     assert!(!html.contains("<h2>By case</h2>"), "there is one case");
+}
+
+#[test]
+fn a_single_run_is_of_the_flow_that_its_plan_names() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write_run(directory.path(), &CASES[0], 1, RunStatus::Done);
+    let focus = || Experiment::open(directory.path()).unwrap().focus().map(str::to_owned);
+    assert_eq!(focus().as_deref(), Some("focus"), "its plan names none");
+    let file = directory.path().join(PLAN_FILE);
+    let mut plan: serde_json::Value = read_json(&file).unwrap();
+    plan["focus"] = "background".into();
+    write_json(&file, &plan).unwrap();
+    assert_eq!(focus().as_deref(), Some("background"));
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(focus().as_deref(), Some("focus"), "it has no plan");
 }
 
 #[test]

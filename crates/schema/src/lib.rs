@@ -28,6 +28,7 @@ pub mod own_time;
 pub mod quantity;
 pub mod random;
 pub mod record;
+mod regular;
 #[cfg(feature = "store")]
 pub mod run;
 pub mod samples;

@@ -1,6 +1,6 @@
 //! Samples files: one [`Record`] per line of JSON, written by many threads of one program, read by the lab.
 
-use crate::record::Record;
+use crate::{record::Record, regular};
 use std::{
     fs::File,
     io::{self, BufRead, BufReader, BufWriter, Seek, SeekFrom, Write},
@@ -110,7 +110,7 @@ pub fn read_last(path: &Path, bytes: u64, mut each: impl FnMut(Record)) -> Resul
 
 /// A file from the first line that begins within its last `bytes`.
 fn open_last(path: &Path, bytes: u64) -> io::Result<BufReader<File>> {
-    let mut file = File::open(path)?;
+    let mut file = regular::open(path)?;
     let skipped = file.metadata()?.len().saturating_sub(bytes);
     // From the byte before: a line may begin exactly there.
     file.seek(SeekFrom::Start(skipped.saturating_sub(1)))?;
@@ -153,6 +153,15 @@ mod tests {
         std::fs::write(file.path(), format!("{whole}\nrubbish\n{whole}\n")).unwrap();
         let message = read(file.path(), |_| {}).unwrap_err().to_string();
         assert!(message.contains("line 2"), "{message}");
+    }
+
+    #[test]
+    fn nobody_waits_at_a_pipe_in_the_place_of_samples() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("sender.jsonl");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let message = read(&pipe, |_| {}).unwrap_err().to_string();
+        assert!(message.contains("sender.jsonl': is no regular file"), "{message}");
     }
 
     #[test]

@@ -195,7 +195,7 @@ pub struct RelayStats {
     /// Connections left when the relay was stopped, or in a pause of theirs, and going on from end to end.
     #[serde(default)]
     pub released: u64,
-    /// Those of the released that were left in a pause: they may have ended since, or have been stepped into again.
+    /// Released connections that were left in a pause: they may have ended since, or have been stepped into again.
     #[serde(default)]
     pub paused: u64,
     /// Connections moved to the relay of another router, which goes on with them.

@@ -5,6 +5,7 @@ use crate::{
     page,
     plot::svg::escape,
     quantity::number,
+    summary::of_fewest_streams,
 };
 use longfat_schema::{
     lines,
@@ -32,8 +33,25 @@ struct PlanHead {
     repeat: u32,
     #[serde(default)]
     focus: Option<String>,
+    #[serde(default)]
+    flows: Vec<FlowHead>,
     window_start_us: i64,
     window_end_us: i64,
+}
+
+/// What is needed of a plan's flow.
+#[derive(Deserialize)]
+struct FlowHead {
+    name: String,
+    streams: usize,
+}
+
+impl PlanHead {
+    /// The flow that is drawn foremost: the one that the experiment is about, or else the one that the report takes.
+    fn focus(&self) -> Option<String> {
+        let flows = self.flows.iter().map(|flow| (flow.name.as_str(), flow.streams));
+        self.focus.clone().or_else(|| of_fewest_streams(flows))
+    }
 }
 
 /// One run in progress.
@@ -71,6 +89,7 @@ fn run(path: &Path, now: SystemTime, prefix: &str) -> io::Result<LiveRun> {
         window_end_us: plan.window_end_us.min(elapsed_us),
         ..RunManifest::default()
     };
+    let focus = plan.focus();
     let slower = start.map_or(1.0, |start| f64::from(start.dilation.times()));
     let samples = RunSamples { rows: samples, problems: Vec::new() };
     let drawn = elapsed_us > 0;
@@ -80,7 +99,7 @@ fn run(path: &Path, now: SystemTime, prefix: &str) -> io::Result<LiveRun> {
         elapsed_us,
         window_end_us: plan.window_end_us,
         silent_s: silent_s(&files, now).filter(|seconds| *seconds >= SILENT_S * slower),
-        figures: drawn.then(|| figures::draw_samples(&manifest, samples, plan.focus.as_deref(), prefix)),
+        figures: drawn.then(|| figures::draw_samples(&manifest, samples, focus.as_deref(), prefix)),
     })
 }
 

@@ -4,7 +4,7 @@ use super::{
     Kind, PLAN_FILE, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, Table, TableWriter,
     is_plain_path, parse_versioned, read_table, read_versioned, upgrade::may_lack,
 };
-use crate::{record::*, samples::Samples};
+use crate::{record::*, regular, samples::Samples};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
     fs::{self, File},
@@ -84,7 +84,7 @@ impl RunDirectory {
     /// Opens a run; one written by a newer longfat is refused.
     pub fn open(path: &Path) -> Result<RunDirectory, RunError> {
         let file = path.join(RUN_FILE);
-        let bytes = fs::read(&file).map_err(|source| RunError::io(&file, source))?;
+        let bytes = regular::read_json_bytes(&file).map_err(|source| RunError::io(&file, source))?;
         let (manifest, written_as) = parse_versioned(&bytes, &file.display().to_string(), Kind::Run)?;
         Ok(RunDirectory { path: path.to_owned(), manifest, written_as })
     }
@@ -118,11 +118,11 @@ pub struct Found {
     pub result: Option<ResultManifest>,
     /// Runs whose manifests can be read, in the result's order.
     pub runs: Vec<RunDirectory>,
-    /// Runs whose manifests are damaged.
+    /// Runs whose manifests are there and cannot be read.
     pub damaged: Vec<DamagedRun>,
 }
 
-/// A run of a result whose manifest is there and says nothing.
+/// A run of a result whose manifest is there and cannot be read, or says nothing.
 #[derive(Debug)]
 pub struct DamagedRun {
     /// Where the run is.
@@ -143,7 +143,7 @@ pub fn find_runs(path: &Path) -> Result<(Option<ResultManifest>, Vec<RunDirector
     }
 }
 
-/// As [`find_runs`], for readers to whom one damaged manifest is no reason to do without all others.
+/// As [`find_runs`], for readers to whom one manifest that cannot be read is no reason to do without all others.
 ///
 /// # Errors
 /// It holds neither, the result's manifest (or that of the one run) is damaged, or a newer longfat wrote one of them.
@@ -163,13 +163,15 @@ pub fn find_readable_runs(path: &Path) -> Result<Found, RunError> {
     Err(RunError::NotARun(path.display().to_string()))
 }
 
-/// Runs that have a manifest, and those whose manifest is damaged.
+/// Runs that have a manifest, and those whose manifest is damaged or may not be read.
 fn open_all(paths: impl Iterator<Item = PathBuf>) -> Result<(Vec<RunDirectory>, Vec<DamagedRun>), RunError> {
     let (mut runs, mut damaged) = (Vec::new(), Vec::new());
     for path in paths.filter(|path| path.join(RUN_FILE).is_file()) {
         match RunDirectory::open(&path) {
             Ok(run) => runs.push(run),
-            Err(error @ RunError::Json { .. }) => damaged.push(DamagedRun { path, error }),
+            Err(error @ (RunError::Json { .. } | RunError::Io { .. })) => {
+                damaged.push(DamagedRun { path, error })
+            }
             Err(other) => return Err(other),
         }
     }
@@ -215,7 +217,7 @@ pub(super) fn json_bytes(path: &Path, value: &impl Serialize) -> Result<Vec<u8>,
 
 /// Reads JSON; errors name the file.
 pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, RunError> {
-    let text = fs::read(path).map_err(|source| RunError::io(path, source))?;
+    let text = regular::read_json_bytes(path).map_err(|source| RunError::io(path, source))?;
     serde_json::from_slice(&text)
         .map_err(|source| RunError::Json { path: path.display().to_string(), source })
 }
@@ -304,6 +306,48 @@ mod tests {
         }
         write_run(&result.join("r2"), vec![], 99);
         assert!(matches!(find_readable_runs(result), Err(RunError::Newer { .. })));
+    }
+
+    #[test]
+    fn a_run_whose_manifest_may_not_be_read_hides_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let result = directory.path();
+        let runs: Vec<_> = (1..=2).map(|repeat| entry(repeat, &format!("r{repeat}"))).collect();
+        runs.iter().for_each(|run| drop(write_run(&result.join(&run.path), vec![], SCHEMA_VERSION)));
+        write_result(result, &mut ResultManifest { runs, ..empty_result() }, &[]).unwrap();
+        // Longer than any is read, since root may read what has no rights.
+        let file = File::options().write(true).open(result.join("r1").join(RUN_FILE)).unwrap();
+        file.set_len(regular::JSON_BYTES_MAX + 1).unwrap();
+        let found = find_readable_runs(result).unwrap();
+        assert_eq!(found.runs.iter().map(|run| &run.path).collect::<Vec<_>>(), [&result.join("r2")]);
+        assert!(matches!(found.damaged[..], [DamagedRun { error: RunError::Io { .. }, .. }]));
+        let message = found.damaged[0].error.to_string();
+        assert!(message.contains("r1/manifest.json: has more than 64 MiB"), "{message}");
+        assert!(matches!(find_runs(result), Err(RunError::Io { .. })));
+    }
+
+    #[test]
+    fn nobody_waits_at_a_pipe_in_the_place_of_a_file_of_a_run() {
+        let directory = tempfile::tempdir().unwrap();
+        write_run(directory.path(), vec![], SCHEMA_VERSION);
+        for name in [PLAN_FILE, "tcp.parquet", "start.json"] {
+            let path = directory.path().join(name);
+            let _ = fs::remove_file(&path);
+            assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        }
+        let run = RunDirectory::open(directory.path()).unwrap();
+        let start = read_json::<serde_json::Value>(&directory.path().join("start.json"));
+        for error in [run.plan::<serde_json::Value>(), start].map(Result::unwrap_err) {
+            let message = error.to_string();
+            assert!(message.contains(".json: is no regular file"), "{message}");
+        }
+        let (samples, problems) = run.samples();
+        assert!(samples.tcp.is_empty() && problems.len() == 1, "{problems:?}");
+        assert!(problems[0].contains("tcp.parquet: is no regular file"), "{problems:?}");
+        fs::remove_file(directory.path().join(RUN_FILE)).unwrap();
+        fs::rename(directory.path().join("start.json"), directory.path().join(RUN_FILE)).unwrap();
+        let message = RunDirectory::open(directory.path()).unwrap_err().to_string();
+        assert!(message.contains("manifest.json: is no regular file"), "{message}");
     }
 
     fn entry(repeat: u32, path: &str) -> RunEntry {

@@ -3,12 +3,15 @@
 //! They tell damage and change, not forgery: whoever can write the files can write the hashes.
 
 use super::{Fault, Finding, RESULT_FILE, RUN_FILE, ResultManifest, RunError, RunManifest, write_json};
-use crate::hex::to_hex;
+use crate::{
+    hex::to_hex,
+    regular::{self, JSON_BYTES_MAX},
+};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
+    fs,
     io::{self, Read},
     path::Path,
 };
@@ -17,8 +20,6 @@ use std::{
 const CHUNK_BYTES: usize = 1 << 16;
 /// Hexadecimal digits of a SHA-256.
 const DIGITS: usize = 64;
-/// Longest manifest that is kept in memory.
-const MANIFEST_BYTES_MAX: u64 = 1 << 26;
 /// Longest that all manifests of a result are together.
 const MANIFESTS_BYTES_MAX: u64 = 1 << 30;
 
@@ -37,7 +38,7 @@ impl FileRecord {
     /// # Errors
     /// It cannot be read to its end.
     pub fn of_file(path: &Path) -> io::Result<FileRecord> {
-        FileRecord::read(File::open(path)?, |_| Ok(()))
+        FileRecord::read(regular::open(path)?, |_| Ok(()))
     }
 
     /// Length and hash of everything a reader gives; `keep` has the bytes as well.
@@ -103,7 +104,7 @@ impl Contents {
             } else if !kind.is_file() {
                 self.strange.push(Finding { path: name, fault: Fault::NotAFile });
             } else if !is_derived(&name) {
-                let file = File::open(&path).map_err(|source| RunError::io(&path, source))?;
+                let file = regular::open(&path).map_err(|source| RunError::io(&path, source))?;
                 self.add(&name, file).map_err(|source| RunError::io(&path, source))?;
             }
         }
@@ -141,8 +142,8 @@ impl Contents {
             let mib = limit >> 20;
             io::Error::other(format!("{name} has more than {mib} MiB{what}"))
         };
-        if length > MANIFEST_BYTES_MAX {
-            return Err(refused(MANIFEST_BYTES_MAX, ", as no manifest has; it was not written by longfat"));
+        if length > JSON_BYTES_MAX {
+            return Err(refused(JSON_BYTES_MAX, ", as no manifest has; it was not written by longfat"));
         }
         let room_bytes = self.room_bytes.checked_sub(more).ok_or_else(|| {
             refused(MANIFESTS_BYTES_MAX, " with the manifests before it; look at the runs one by one")
@@ -186,7 +187,7 @@ pub fn write_result(directory: &Path, manifest: &mut ResultManifest, own: &[&str
     for name in own {
         let path = directory.join(name);
         let failed = |source| RunError::io(&path, source);
-        contents.add(name, File::open(&path).map_err(failed)?).map_err(failed)?;
+        contents.add(name, regular::open(&path).map_err(failed)?).map_err(failed)?;
     }
     manifest.files = (!own.is_empty()).then_some(contents.files);
     write_sealed(&directory.join(RESULT_FILE), manifest, |manifest| &mut manifest.seal)

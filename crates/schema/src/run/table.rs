@@ -4,7 +4,7 @@ use super::{
     bounded::{Bounded, caught},
     directory::{create_new, unfinished},
 };
-use crate::record;
+use crate::{record, regular};
 use arrow_array::{RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, FieldRef, Schema, SchemaRef};
 use parquet::{
@@ -148,7 +148,7 @@ pub fn read_table<T: Table>(path: &Path) -> Result<Vec<T>, TableError> {
 }
 
 fn rows<T: DeserializeOwned>(path: &Path, row_bytes: impl Fn(usize) -> usize) -> Result<Vec<T>, TableError> {
-    caught(|| rows_of(File::open(path)?, row_bytes)).unwrap_or_else(|why| Err(TableError::Damaged(why)))
+    caught(|| rows_of(regular::open(path)?, row_bytes)).unwrap_or_else(|why| Err(TableError::Damaged(why)))
 }
 
 fn rows_of<T: DeserializeOwned>(

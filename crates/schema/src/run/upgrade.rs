@@ -1,10 +1,10 @@
 //! Files of earlier schema versions, brought up to date as they are read; newer ones are refused.
 
 use super::{RunError, Table};
-use crate::{SCHEMA_VERSION, arrivals::Arrivals, record::StallSample};
+use crate::{SCHEMA_VERSION, arrivals::Arrivals, record::StallSample, regular};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// Which of the versioned texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub(super) fn may_lack<T: Table>(version: u32) -> bool {
 /// # Errors
 /// It cannot be read, is damaged, or was written by a newer longfat.
 pub fn read_versioned<T: DeserializeOwned>(path: &Path, kind: Kind) -> Result<T, RunError> {
-    let text = fs::read(path).map_err(|source| RunError::io(path, source))?;
+    let text = regular::read_json_bytes(path).map_err(|source| RunError::io(path, source))?;
     Ok(parse_versioned(&text, &path.display().to_string(), kind)?.0)
 }
 

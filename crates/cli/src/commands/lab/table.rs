@@ -227,7 +227,7 @@ mod tests {
             goodput("one", None),
         ];
         let run = RunManifest { metrics, ..RunManifest::default() };
-        let report = longfat_report::summary::summarise(None, &[&run]).focus;
+        let report = longfat_report::summary::summarise(None, None, &[&run]).focus;
         assert_eq!(
             (focus(None, std::slice::from_ref(&run)), report.as_deref()),
             ("one".to_owned(), Some("one"))

@@ -3,13 +3,16 @@
 //! Up to [`ASKERS_MAX`] at once, each with a request of at most [`REQUEST_MAX_BYTES`] within [`PATIENCE`], and so long
 //! again to take the answer: whoever sends or reads slowly keeps nobody waiting, and when there are too many the oldest
 //! goes.
+//!
+//! On a loopback address it answers this machine's names alone: pages elsewhere can make a browser ask here under a name
+//! of their own (DNS rebinding), and must not read the answer.
 
 use super::Format;
 use crate::{Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::{AsFd, BorrowedFd},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
@@ -18,6 +21,7 @@ use std::{
 const REQUEST_MAX_BYTES: usize = 8192;
 const FIELDS_MAX: usize = 64;
 const TOO_LONG: &str = "431 Request Header Fields Too Large";
+const FOREIGN: &str = "403 Forbidden";
 /// What who understands OpenMetrics accepts.
 const OPEN: &str = "application/openmetrics-text";
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -30,7 +34,17 @@ const ASKERS_MAX: usize = 16;
 #[derive(Debug)]
 pub struct Server {
     listener: TcpListener,
+    names: Names,
     patience: Duration,
+}
+
+/// Under which names the listener is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// Names of this machine from itself: the listener has a loopback address.
+    Local,
+    /// Whatever others call its address.
+    Any,
 }
 
 impl AsFd for Server {
@@ -42,6 +56,7 @@ impl AsFd for Server {
 /// A client of the metrics.
 struct Asker {
     stream: TcpStream,
+    names: Names,
     deadline: Instant,
     phase: Phase,
 }
@@ -70,7 +85,7 @@ enum Request {
 }
 
 impl Server {
-    /// Listens on a loopback address.
+    /// Listens, as a rule on a loopback address.
     pub fn open(address: SocketAddr) -> Result<Server> {
         Server::open_or(address, None)
     }
@@ -82,7 +97,8 @@ impl Server {
             inherited.filter(|listener| listener.local_addr().is_ok_and(|found| found == address));
         let listener = inherited.map_or_else(|| TcpListener::bind(address), Ok).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Server { listener, patience: PATIENCE })
+        let names = if address.ip().is_loopback() { Names::Local } else { Names::Any };
+        Ok(Server { listener, names, patience: PATIENCE })
     }
 
     /// Where it listens.
@@ -114,7 +130,8 @@ impl Server {
                 askers.remove(0);
             }
             let deadline = Instant::now() + self.patience;
-            askers.push(Asker { stream, deadline, phase: Phase::Reading(Vec::new()) });
+            let phase = Phase::Reading(Vec::new());
+            askers.push(Asker { stream, names: self.names, deadline, phase });
         }
         Ok(())
     }
@@ -159,7 +176,7 @@ impl Asker {
                         return Ok(());
                     }
                     bytes.extend_from_slice(&block[..count]);
-                    if let Some(response) = response_to(bytes, render) {
+                    if let Some(response) = response_to(bytes, self.names, render) {
                         self.reply(&response, patience);
                     }
                 }
@@ -189,8 +206,8 @@ impl Asker {
 }
 
 /// Response to the bytes so far; nothing while there is more to come.
-fn response_to(bytes: &[u8], render: &dyn Fn(Format) -> String) -> Option<String> {
-    match parse(bytes) {
+fn response_to(bytes: &[u8], names: Names, render: &dyn Fn(Format) -> String) -> Option<String> {
+    match parse(bytes, names) {
         Request::Metrics { format, body } => {
             Some(response("200 OK", format.content_type(), &render(format), body))
         }
@@ -201,11 +218,25 @@ fn response_to(bytes: &[u8], render: &dyn Fn(Format) -> String) -> Option<String
 }
 
 fn refusal(status: &str) -> String {
-    response(status, "text/plain; charset=utf-8", "the metrics are at /metrics\n", true)
+    let mend = match status {
+        FOREIGN => "the metrics are for this machine alone: ask for localhost or 127.0.0.1\n",
+        _ => "the metrics are at /metrics\n",
+    };
+    response(status, "text/plain; charset=utf-8", mend, true)
+}
+
+/// Whether a Host field names this machine from itself.
+pub fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    };
+    name.eq_ignore_ascii_case("localhost")
+        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 /// Reads the head of a request; a body is not looked at.
-fn parse(bytes: &[u8]) -> Request {
+fn parse(bytes: &[u8], names: Names) -> Request {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
     match request.parse(bytes) {
@@ -213,6 +244,13 @@ fn parse(bytes: &[u8]) -> Request {
         Ok(httparse::Status::Partial) => return Request::Incomplete,
         Err(httparse::Error::TooManyHeaders) => return Request::Refused(TOO_LONG),
         Err(_) => return Request::Refused("400 Bad Request"),
+    }
+    let is_foreign = |field: &httparse::Header| {
+        field.name.eq_ignore_ascii_case("host") && !is_local(&String::from_utf8_lossy(field.value))
+    };
+    // Browsers always send a Host; HTTP/1.0 has none.
+    if names == Names::Local && request.headers.iter().any(is_foreign) {
+        return Request::Refused(FOREIGN);
     }
     if !matches!(request.method, Some("GET" | "HEAD")) {
         return Request::Refused("405 Method Not Allowed");
@@ -243,7 +281,8 @@ mod tests {
     #[test]
     fn a_get_of_metrics_is_understood_and_everything_else_refused() {
         let get = |format| Request::Metrics { format, body: true };
-        let plain = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+        let parse = |bytes| parse(bytes, Names::Local);
+        let plain = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
         assert_eq!(parse(plain), get(Format::Prometheus));
         let open = b"GET /metrics?a=b HTTP/1.1\r\naccept: application/openmetrics-text;version=1.0.0\r\n\r\n";
         assert_eq!(parse(open), get(Format::OpenMetrics));
@@ -267,6 +306,32 @@ mod tests {
     }
 
     #[test]
+    fn on_a_loopback_address_only_names_of_this_machine_are_answered() {
+        let asked = |host: &str, names| {
+            let head = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
+            !matches!(parse(head.as_bytes(), names), Request::Refused(FOREIGN))
+        };
+        for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8", "127.1.2.3", "[::1]:8", "[::1]"] {
+            assert!(asked(host, Names::Local), "{host}");
+        }
+        for host in [
+            "evil.example:80",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "192.0.2.1:8",
+            "",
+            "[::2]",
+        ] {
+            assert!(!asked(host, Names::Local), "{host}");
+            assert!(asked(host, Names::Any), "{host}");
+        }
+        let two = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n";
+        assert_eq!(parse(two, Names::Local), Request::Refused(FOREIGN));
+        let names = |address: &str| Server::open(address.parse().unwrap()).unwrap().names;
+        assert_eq!([names("127.0.0.1:0"), names("0.0.0.0:0")], [Names::Local, Names::Any]);
+    }
+
+    #[test]
     fn neither_who_asks_slowly_nor_who_reads_slowly_keeps_others_from_an_answer() {
         let server = Server::open("127.0.0.1:0".parse().unwrap()).unwrap();
         // Nobody is sent away for being slow as long as this test lasts.
@@ -281,15 +346,15 @@ mod tests {
                 stream.write_all(text.as_bytes()).unwrap();
                 stream
             };
-            let get = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+            let get = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
             let slow: Vec<TcpStream> = (0..6).flat_map(|_| [ask("GET /met"), ask(get)]).collect();
-            let mut good = ask("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
+            let mut good = ask("GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n");
             good.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let mut answer = [0; 12];
             let answered = good.read_exact(&mut answer);
             // However many there are, who comes last is answered: the oldest make room.
             let more: Vec<TcpStream> = (0..2 * ASKERS_MAX).map(|_| ask("GET /met")).collect();
-            let mut last = ask("GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n");
+            let mut last = ask("GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n");
             last.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             let answered_last = last.read_exact(&mut [0; 12]);
             done.store(true, Ordering::Release);
@@ -305,8 +370,9 @@ mod tests {
         fn any_bytes_are_understood_or_refused_without_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..40,
         ) {
+            let parse = |bytes| parse(bytes, Names::Local);
             let _ = parse(&bytes);
-            let good = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+            let good = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
             let cut = cut.min(good.len() - 1);
             prop_assert_eq!(parse(&good[..cut]), Request::Incomplete);
         }

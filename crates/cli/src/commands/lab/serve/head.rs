@@ -1,8 +1,6 @@
 //! The head of a request, as bytes (RFC 9112): parsed by `httparse`, bounded, and only of what is answered. Pure; the
 //! fuzz target `http_head` drives it too.
 
-use std::net::IpAddr;
-
 /// Longest request line and header fields.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Most header fields.
@@ -84,13 +82,7 @@ fn decoded(text: &str) -> Option<String> {
 /// Whether a Host field names this machine from itself. Pages elsewhere can make a browser ask here under a name of
 /// their own (DNS rebinding); they must not read the answer.
 pub fn is_local(host: Option<&str>) -> bool {
-    let Some(host) = host else { return false };
-    let name = match host.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
-    };
-    name.eq_ignore_ascii_case("localhost")
-        || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host.is_some_and(longfat_relay::metrics::http::is_local)
 }
 
 #[cfg(test)]

@@ -7,12 +7,13 @@ use super::{
 };
 use nix::{
     errno::Errno,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::socket::{MsgFlags, recv},
 };
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    os::fd::AsRawFd,
+    os::fd::{AsFd, AsRawFd},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -22,7 +23,14 @@ use std::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// What a client may have sent beyond its request is read so far, so that it sees the answer (RFC 9112, 9.6).
 const LINGER_BYTES_MAX: usize = 64 << 10;
+/// How long the next of it is waited for.
 const LINGER: Duration = Duration::from_millis(500);
+/// How long all of it is.
+const LINGER_ALL: Duration = Duration::from_secs(2);
+/// How every answer begins, whatever its status.
+const BEGINNING: &str = "HTTP/1.1 ";
+/// How long the reset of a client that has closed may be under way, in milliseconds.
+const RESET_WITHIN_MS: u16 = 100;
 const BUSY: Refusal = Refusal { status: 503, why: "Other pages are being drawn: try again." };
 
 /// What is answered: a status and HTML.
@@ -45,7 +53,7 @@ impl Answer {
         };
         // Nothing from elsewhere, nothing framed, nothing kept: a page is as its runs are now.
         format!(
-            "HTTP/1.1 {} {}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {}\r\n{more}\
+            "{BEGINNING}{} {}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {}\r\n{more}\
              Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
              connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'\r\n\
              X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
@@ -92,42 +100,50 @@ pub fn serve(listener: &TcpListener, answer: impl Fn(&Request) -> Answer + Send 
 
 fn talk(connection: &Connection, answer: &dyn Fn(&Request) -> Answer) -> io::Result<()> {
     let stream = &*connection.stream;
-    let answer = match read(stream)? {
+    let (answer, sent) = match read(stream)? {
         Ok(Some(request)) => match made(connection, || answer(&request)) {
-            Some(answer) => answer,
+            Some(made) => made,
             None => return Ok(()),
         },
         Ok(None) => return Ok(()),
-        Err(refusal) => refused(refusal),
+        Err(refusal) => (refused(refusal), 0),
     };
-    send(stream, &answer)?;
+    send(stream, &answer, sent)?;
     drop(answer);
     connection.holds(0);
-    linger(stream)
+    linger(stream, LINGER_ALL)
 }
 
-/// An answer, made once it is the connection's turn; none for who has gone away meanwhile.
-fn made(connection: &Connection, answer: impl FnOnce() -> Answer) -> Option<Answer> {
+/// An answer, made once it is the connection's turn, and how much of it is sent already; none for who has gone away
+/// meanwhile.
+fn made(connection: &Connection, answer: impl FnOnce() -> Answer) -> Option<(Answer, usize)> {
     let _turn = match connection.turn(PATIENCE) {
         Ok(turn) => turn,
-        Err(NoTurn::Late) => return Some(refused(BUSY)),
+        Err(NoTurn::Late) => return Some((refused(BUSY), 0)),
         Err(NoTurn::Closed) => return None,
     };
-    if is_gone(&connection.stream) {
-        return None;
-    }
+    let sent = begun(&connection.stream)?;
     let answer = answer();
     connection.holds(answer.html.len());
-    Some(answer)
+    Some((answer, sent))
 }
 
-/// Whether the other end has closed: nobody reads what is made for it.
-fn is_gone(stream: &TcpStream) -> bool {
+/// How much of the answer is sent before it is made; `None` where nobody will read it. Who sends no more has closed, or
+/// waits for the answer with its half of the connection closed (RFC 9293, 3.6). The answer's beginning tells: who has
+/// closed resets the connection then.
+fn begun(stream: &TcpStream) -> Option<usize> {
     let flags = MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT;
     match recv(stream.as_raw_fd(), &mut [0], flags) {
-        Ok(count) => count == 0,
-        Err(error) => error != Errno::EAGAIN && error != Errno::EINTR,
+        Ok(0) => {}
+        Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => return Some(0),
+        Err(_) => return None,
     }
+    let mut writer = stream;
+    writer.write_all(BEGINNING.as_bytes()).ok()?;
+    // Errors and resets are told of without being asked for.
+    let mut reset = [PollFd::new(stream.as_fd(), PollFlags::empty())];
+    let is_reset = poll(&mut reset, PollTimeout::from(RESET_WITHIN_MS)).is_ok_and(|count| count > 0);
+    (!is_reset).then_some(BEGINNING.len())
 }
 
 /// The request; `None` when the client went away before it was whole.
@@ -170,9 +186,10 @@ fn refused(refusal: Refusal) -> Answer {
     }
 }
 
-fn send(stream: &TcpStream, answer: &Answer) -> io::Result<()> {
+/// Sends an answer, of which so many bytes are sent already.
+fn send(stream: &TcpStream, answer: &Answer, sent: usize) -> io::Result<()> {
     let until = Instant::now() + PATIENCE;
-    send_until(stream, answer.head().as_bytes(), until)?;
+    send_until(stream, &answer.head().as_bytes()[sent..], until)?;
     send_until(stream, answer.html.as_bytes(), until)?;
     stream.shutdown(Shutdown::Write)
 }
@@ -194,15 +211,21 @@ fn send_until(mut stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::R
     Ok(())
 }
 
-/// A connection closed with bytes unread is reset, and the answer may be lost with it.
-fn linger(mut connection: &TcpStream) -> io::Result<()> {
-    connection.set_read_timeout(Some(LINGER))?;
+/// A connection closed with bytes unread is reset, and the answer may be lost with it. Who goes on sending a little now
+/// and then does not keep its place.
+fn linger(mut connection: &TcpStream, all: Duration) -> io::Result<()> {
+    let until = Instant::now() + all;
     let mut rest = [0; 2048];
-    let mut left = LINGER_BYTES_MAX;
-    while left > 0 {
+    let mut left_bytes = LINGER_BYTES_MAX;
+    while left_bytes > 0 {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        connection.set_read_timeout(Some(left.min(LINGER)))?;
         match connection.read(&mut rest)? {
             0 => break,
-            count => left = left.saturating_sub(count),
+            count => left_bytes = left_bytes.saturating_sub(count),
         }
     }
     Ok(())
@@ -226,6 +249,66 @@ mod tests {
         asker.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         drop(dawdling);
+    }
+
+    #[test]
+    fn who_has_closed_its_half_after_its_request_has_the_whole_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || serve(&listener, |_| Answer::ok("<p>here</p>".to_owned())));
+        let ask = || {
+            let mut asker = TcpStream::connect(address).unwrap();
+            asker.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            asker.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            asker
+        };
+        let answer = |mut asker: TcpStream| {
+            let mut answer = String::new();
+            asker.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let half = ask();
+        half.shutdown(Shutdown::Write).unwrap();
+        let half = answer(half);
+        assert!(half.starts_with("HTTP/1.1 200 OK\r\n"), "{half}");
+        assert_eq!(half, answer(ask()));
+    }
+
+    #[test]
+    fn who_has_closed_is_told_apart_from_who_has_closed_its_half() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let end_is_seen = || {
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (connection, _) = listener.accept().unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(connection.peek(&mut [0]).unwrap(), 0);
+            (client, connection)
+        };
+        let (mut client, connection) = end_is_seen();
+        assert_eq!(begun(&connection), Some(BEGINNING.len()));
+        let mut beginning = [0; BEGINNING.len()];
+        client.read_exact(&mut beginning).unwrap();
+        assert_eq!(beginning, BEGINNING.as_bytes());
+        let (client, connection) = end_is_seen();
+        drop(client);
+        assert_eq!(begun(&connection), None);
+    }
+
+    #[test]
+    fn who_sends_a_little_now_and_then_after_its_answer_does_not_keep_its_place() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        let lingering = thread::spawn(move || linger(&connection, Duration::from_millis(200)));
+        // Each byte is well within the time of one read, and all of them are few.
+        for _ in 0..2000 {
+            if lingering.is_finished() {
+                break;
+            }
+            let _ = sender.write_all(b"x");
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert!(lingering.is_finished());
     }
 
     #[test]
