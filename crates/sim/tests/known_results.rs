@@ -228,3 +228,12 @@ fn a_program_whose_crumbs_wait_writes_beyond_its_send_buffer() {
     assert!(at_once < 250_000 + (128 << 10), "{at_once}");
     assert!(waiting > 2 * 250_000, "{waiting}");
 }
+
+#[test]
+fn segments_that_are_larger_than_a_bundle_are_sent() {
+    let plan = TcpPlan { mtu_bytes: 65_535, ..tcp("reno") };
+    let forward = direction(Some(1_000_000_000), MS, 10_000_000);
+    let mut scenario = path(forward, vec![flow("f", 0, 1, plan)], 2 * SECOND);
+    scenario.links[0].plan.mtu_bytes = 65_535;
+    assert!(outcome(&scenario).mbps_between("f", SECOND, 2 * SECOND) > 900.0);
+}

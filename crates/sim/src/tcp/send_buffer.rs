@@ -98,7 +98,7 @@ impl Sender {
     /// Payload that one of the kernel's buffers takes at most.
     fn skb_most_bytes(&self) -> u64 {
         let mss_bytes = u64::from(self.mss_bytes);
-        BUNDLE_MOST_BYTES / mss_bytes * mss_bytes
+        (BUNDLE_MOST_BYTES / mss_bytes * mss_bytes).max(mss_bytes)
     }
 
     /// Payload unsent in the newest of the kernel's buffers.
