@@ -46,7 +46,7 @@ fn fields(segment: &Segment) -> (u32, u32, u32, u16, u16, (u32, u32), Vec<(u32, 
 /// What a table keeps of it: not the name of what is not looked into.
 fn kept(decoded: Decoded) -> Decoded {
     match decoded {
-        Decoded::Not(Unfollowed::Other(_)) => Decoded::Not(Unfollowed::Other(Protocol::NotIp)),
+        Decoded::Not(Unfollowed::Other(_)) => Decoded::Not(Unfollowed::Other(Protocol::Untold)),
         other => other,
     }
 }

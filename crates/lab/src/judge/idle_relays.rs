@@ -3,7 +3,7 @@
 use crate::{
     plan::{
         FlowPlan, Plan, RelayPlan,
-        network::{Hop, Topology},
+        network::{Topology, takes},
     },
     samples::Samples,
     spec::Protocol,
@@ -16,7 +16,7 @@ pub(super) fn faults(plan: &Plan, as_run: &Plan, samples: &Samples) -> Vec<Strin
     let passing = |relay: &RelayPlan| {
         let tcp = plan.flows.iter().filter(|flow| flow.protocol == Protocol::Tcp);
         tcp.into_iter()
-            .find(|flow| topology.path(&flow.from, &flow.to).is_some_and(|path| passes(flow, &path, relay)))
+            .find(|flow| topology.path(&flow.from, &flow.to).is_some_and(|path| takes(relay, flow, &path)))
     };
     // One link's connections are taken by one relay of a host.
     let beside = |relay: &RelayPlan| {
@@ -27,12 +27,6 @@ pub(super) fn faults(plan: &Plan, as_run: &Plan, samples: &Samples) -> Vec<Strin
     };
     let idle = plan.relays.iter().zip(&as_run.relays).filter(|(relay, _)| !beside(relay));
     idle.filter_map(|(relay, as_run)| Some(fault(as_run, passing(relay)?))).collect()
-}
-
-/// Whether a flow's connections come in by a link that the relay intercepts, on their way to another host.
-fn passes(flow: &FlowPlan, path: &[Hop<'_>], relay: &RelayPlan) -> bool {
-    let takes = |hop: &Hop<'_>| hop.to == relay.host && relay.intercept.iter().any(|link| link == hop.link);
-    path.iter().any(|hop| hop.to != flow.to && takes(hop))
 }
 
 fn fault(relay: &RelayPlan, flow: &FlowPlan) -> String {

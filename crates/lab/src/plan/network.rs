@@ -1,6 +1,6 @@
 //! Topology, addresses and prefixes of a plan's network. Pure and deterministic.
 
-use super::{CablePlan, Plan};
+use super::{CablePlan, FlowPlan, Plan, RelayPlan};
 pub use crate::spec::topology::{Hop, Topology};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -14,6 +14,14 @@ impl<'a> Topology<'a> {
         };
         Topology::new(hosts, plan.links.iter().map(link))
     }
+}
+
+/// Whether a relay takes a flow's connections over: it intercepts the link by which they reach its host on their way to
+/// another.
+pub fn takes(relay: &RelayPlan, flow: &FlowPlan, path: &[Hop<'_>]) -> bool {
+    let comes_in =
+        |hop: &Hop<'_>| hop.to == relay.host && relay.intercept.iter().any(|link| link == hop.link);
+    path.iter().any(|hop| hop.to != flow.to && comes_in(hop))
 }
 
 /// Length of a link's IPv4 prefix.

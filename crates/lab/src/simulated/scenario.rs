@@ -9,7 +9,7 @@ use crate::{
     plan::{
         CablePlan, FlowPlan, HostPlan, Plan, RelayPlan,
         need::way,
-        network::{Hop, Topology},
+        network::{self, Hop, Topology},
     },
     spec::Protocol,
 };
@@ -210,13 +210,9 @@ impl Translator<'_> {
         Ok(sim::UdpPlan { datagram_bytes, family: flow.family(), arrivals: flow.arrivals, seed })
     }
 
-    /// The relay that takes a flow's connections over: it intercepts the link by which they reach its host on their
-    /// way to another.
+    /// The relay that takes a flow's connections over.
     fn relay_on(&self, flow: &FlowPlan, path: &[Hop<'_>]) -> Result<Option<usize>, SimulationError> {
-        let passing = || path.iter().filter(|hop| hop.to != flow.to);
-        let takes = |relay: &RelayPlan| {
-            passing().any(|hop| hop.to == relay.host && relay.intercept.iter().any(|link| link == hop.link))
-        };
+        let takes = |relay: &RelayPlan| network::takes(relay, flow, path);
         let taking: Vec<usize> =
             self.plan.relays.iter().enumerate().filter(|(_, relay)| takes(relay)).map(|(i, _)| i).collect();
         match taking.as_slice() {
