@@ -25,9 +25,13 @@ pub fn flag() -> std::io::Result<Arc<AtomicBool>> {
         let (stop, first_ns) = (Arc::clone(&stop), Arc::clone(&first_ns));
         let heard = move || {
             let now_ns = monotonic_ns();
-            if !stop.swap(true, Ordering::SeqCst) {
-                first_ns.store(now_ns, Ordering::SeqCst);
-            } else if now_ns.saturating_sub(first_ns.load(Ordering::SeqCst)) > ONE_WISH.as_nanos() as u64 {
+            // Two handlers may run at once: whose time stands is the first.
+            let ends_now = match first_ns.compare_exchange(0, now_ns, Ordering::SeqCst, Ordering::SeqCst) {
+                // The program has raised the flag itself: it is ending already.
+                Ok(_) => stop.swap(true, Ordering::SeqCst),
+                Err(first_ns) => now_ns.saturating_sub(first_ns) > ONE_WISH.as_nanos() as u64,
+            };
+            if ends_now {
                 low_level::exit(130);
             }
         };
