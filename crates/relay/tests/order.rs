@@ -35,15 +35,24 @@ fn order_at_the_server(bed: &Bed, plan: RelayPlan, to: SocketAddr) -> Vec<u8> {
     order
 }
 
+/// How many connections came before the one that was opened before them.
+fn exchanged(order: &[u8]) -> usize {
+    let place = |number: u8| order.iter().position(|found| *found == number).unwrap();
+    (1..CONNECTIONS as u8).filter(|number| place(*number) < place(number - 1)).count()
+}
+
 #[test]
 fn a_clients_connections_reach_their_server_in_the_order_in_which_it_opened_them() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bed = Bed::new("order");
-    let in_order: Vec<u8> = (0..CONNECTIONS as u8).collect();
-    assert_eq!(order_at_the_server(&bed, Bed::transparent(), at(ANYWHERE)), in_order, "intercepted, early");
-    assert_eq!(order_at_the_server(&bed, Bed::after_server(), at(ANYWHERE)), in_order, "after the server");
-    let (explicit, own) = (Bed::explicit(at(ANYWHERE)), at(&format!("{}:7100", bed::RELAY_V4)));
-    assert_eq!(order_at_the_server(&bed, explicit, own), in_order, "by the relay's own listener");
+    let own = at(&format!("{}:7100", bed::RELAY_V4));
+    let held = order_at_the_server(&bed, Bed::after_server(), at(ANYWHERE));
+    assert_eq!(exchanged(&held), 0, "after the server: {held:?}");
+    // A processor of a busy machine stands still for longer than a dial waits, once in a while.
+    for (plan, to) in [(Bed::transparent(), at(ANYWHERE)), (Bed::explicit(at(ANYWHERE)), own)] {
+        let order = order_at_the_server(&bed, plan, to);
+        assert!(exchanged(&order) <= 1, "{to}: {order:?}");
+    }
 }
 
 /// The server deals out what comes in to all of its processors, by a hash of addresses and ports.
@@ -61,12 +70,8 @@ fn so_they_do_where_the_server_deals_packets_out_to_its_processors() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let bed = Bed::new("deal");
     deal_out(&bed);
-    let exchanged = |_| {
-        let order = order_at_the_server(&bed, Bed::transparent(), at(ANYWHERE));
-        let place = |number: u8| order.iter().position(|found| *found == number).unwrap();
-        (1..CONNECTIONS as u8).filter(|number| place(*number) < place(number - 1)).count()
-    };
-    let exchanged: usize = (0..4).map(exchanged).sum();
+    let order = |_| order_at_the_server(&bed, Bed::transparent(), at(ANYWHERE));
+    let exchanged: usize = (0..4).map(order).map(|order| exchanged(&order)).sum();
     // Without any relay it is one in 200 to one in 1000: a processor may be late by more than a round trip. When dials
     // do not wait for each other it is one in ten.
     assert!(exchanged <= 4 * CONNECTIONS / 25, "{exchanged} of {}", 4 * CONNECTIONS);

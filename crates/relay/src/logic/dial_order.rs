@@ -2,17 +2,22 @@
 //!
 //! Pure: time is passed in. SYNs that leave one after another may be taken the other way round by a host whose network
 //! card, or kernel, deals them out to several processors. So a dial waits until the one before it stands or has failed,
-//! but not long: the handshake of a long path is not waited for, only the time by which hosts are uneven. Nobody waits
-//! longer than a time, however many there are: what this adds is bounded, and no rate is.
+//! but not long: the handshake of a long path is not waited for, only the time by which hosts are uneven. A server that
+//! is known to be near is waited for longer: what is late there is a processor that has other work. Nobody waits longer
+//! than a time, however many there are: what this adds is bounded, and no rate is.
 
 use std::{
     collections::{HashMap, VecDeque},
-    hash::Hash,
+    hash::{BuildHasher, Hash},
     time::{Duration, Instant},
 };
 
 /// How long a dial waits for the one before it.
 const WAIT: Duration = Duration::from_millis(2);
+/// The same for a pair whose last dial stood within [`WAIT`].
+const NEAR_WAIT: Duration = Duration::from_millis(10);
+/// How many pairs are remembered as near; others that fall on their place are taken for them.
+const PLACES: usize = 256;
 /// How long a connection waits for all of those before it.
 const LONGEST: Duration = Duration::from_millis(30);
 
@@ -20,6 +25,7 @@ const LONGEST: Duration = Duration::from_millis(30);
 #[derive(Debug)]
 struct Line<T> {
     last: T,
+    begun: Instant,
     until: Instant,
     /// With the times of their coming.
     waiting: VecDeque<(T, Instant)>,
@@ -29,14 +35,16 @@ struct Line<T> {
 #[derive(Debug)]
 pub(crate) struct DialOrder<P, T> {
     lines: HashMap<P, Line<T>>,
-    /// Each dial's time, in order; of those that no longer stand in their line, too.
-    deadlines: VecDeque<(Instant, P, T)>,
+    /// Each dial's time, in order, of far pairs and of near ones; of those that no longer stand in their line, too.
+    deadlines: [VecDeque<(Instant, P, T)>; 2],
     waiting: usize,
+    near: Box<[bool; PLACES]>,
 }
 
 impl<P: Copy + Eq + Hash, T: Copy + Eq> DialOrder<P, T> {
     pub fn new() -> DialOrder<P, T> {
-        DialOrder { lines: HashMap::new(), deadlines: VecDeque::new(), waiting: 0 }
+        let deadlines = [VecDeque::new(), VecDeque::new()];
+        DialOrder { lines: HashMap::new(), deadlines, waiting: 0, near: Box::new([false; PLACES]) }
     }
 
     /// A connection has come: those to dial now.
@@ -54,20 +62,23 @@ impl<P: Copy + Eq + Hash, T: Copy + Eq> DialOrder<P, T> {
 
     /// A dial has ended, one way or the other: those who waited for it.
     pub fn on_outcome(&mut self, pair: P, token: T, now: Instant) -> Vec<T> {
-        let is_last = self.lines.get(&pair).is_some_and(|line| line.last == token);
-        if is_last { self.advance(pair, now) } else { Vec::new() }
+        let Some(line) = self.lines.get(&pair).filter(|line| line.last == token) else { return Vec::new() };
+        if now.duration_since(line.begun) <= WAIT {
+            *self.near(pair) = true;
+        }
+        self.advance(pair, now)
     }
 
     /// Dials that have waited long enough.
     pub fn due(&mut self, now: Instant) -> Vec<T> {
         let mut due = Vec::new();
-        while let Some((until, pair, token)) = self.deadlines.front().copied()
-            && until <= now
-        {
-            self.deadlines.pop_front();
-            let is_last = |line: &Line<T>| line.last == token && line.until == until;
-            if self.lines.get(&pair).is_some_and(is_last) {
-                due.extend(self.advance(pair, now));
+        for distance in 0..self.deadlines.len() {
+            while let Some((_, pair, token)) = self.deadlines[distance].pop_front_if(|(until, ..)| *until <= now) {
+                let is_last = |line: &Line<T>| line.last == token && line.until <= now;
+                if self.lines.get(&pair).is_some_and(is_last) {
+                    *self.near(pair) = false;
+                    due.extend(self.advance(pair, now));
+                }
             }
         }
         due
@@ -80,13 +91,13 @@ impl<P: Copy + Eq + Hash, T: Copy + Eq> DialOrder<P, T> {
 
     /// Whether no dial's time is running: the clock need not be read.
     pub fn is_still(&self) -> bool {
-        self.deadlines.is_empty()
+        self.deadlines.iter().all(VecDeque::is_empty)
     }
 
     /// How long nothing is due; none when nobody waits.
     pub fn idle(&self, now: Instant) -> Option<Duration> {
-        let (until, ..) = self.deadlines.front().filter(|_| self.waiting > 0)?;
-        Some(until.saturating_duration_since(now))
+        let fronts = self.deadlines.iter().filter_map(VecDeque::front).filter(|_| self.waiting > 0);
+        fronts.map(|(until, ..)| until.saturating_duration_since(now)).min()
     }
 
     /// The next of a line, and who after it has waited too long; the line is forgotten when there is none.
@@ -107,9 +118,16 @@ impl<P: Copy + Eq + Hash, T: Copy + Eq> DialOrder<P, T> {
     }
 
     fn begin(&mut self, pair: P, last: T, waiting: VecDeque<(T, Instant)>, now: Instant) {
-        let until = now + WAIT;
-        self.lines.insert(pair, Line { last, until, waiting });
-        self.deadlines.push_back((until, pair, last));
+        let is_near = *self.near(pair);
+        let until = now + if is_near { NEAR_WAIT } else { WAIT };
+        self.lines.insert(pair, Line { last, begun: now, until, waiting });
+        self.deadlines[usize::from(is_near)].push_back((until, pair, last));
+    }
+
+    /// Whether a pair's last dial stood soon.
+    fn near(&mut self, pair: P) -> &mut bool {
+        let place = self.lines.hasher().hash_one(pair) as usize % PLACES;
+        &mut self.near[place]
     }
 }
 
@@ -147,6 +165,27 @@ mod tests {
         assert_eq!(order.on_outcome(PAIR, 0, now + WAIT), NOBODY, "the first one's outcome is nobody's now");
         assert_eq!(order.due(now + 2 * WAIT), [2]);
         assert_eq!(order.on_arrival(PAIR, 3, now + 4 * WAIT), [3]);
+    }
+
+    #[test]
+    fn a_server_that_is_near_is_waited_for_longer_until_that_was_in_vain() {
+        let (mut order, now) = (DialOrder::new(), Instant::now());
+        order.on_arrival(PAIR, 0, now);
+        order.on_outcome(PAIR, 0, now + WAIT);
+        let now = now + 2 * WAIT;
+        assert_eq!(order.on_arrival(PAIR, 1, now), [1]);
+        for token in 2..5 {
+            assert_eq!(order.on_arrival(PAIR, token, now), NOBODY);
+        }
+        assert_eq!((order.due(now + NEAR_WAIT - WAIT), order.idle(now)), (vec![], Some(NEAR_WAIT)));
+        let late = now + NEAR_WAIT;
+        assert_eq!(order.due(late), [2], "what took so long is not near");
+        assert_eq!(order.due(late + WAIT), [3]);
+        assert_eq!(order.on_outcome(PAIR, 3, late + 2 * WAIT), [4], "it stood soon");
+        assert_eq!(order.idle(late), None);
+        assert_eq!(order.on_arrival(PAIR, 5, late + 2 * WAIT), NOBODY);
+        assert_eq!(order.due(late + 4 * WAIT), NOBODY);
+        assert_eq!(order.due(late + 2 * WAIT + NEAR_WAIT), [5]);
     }
 
     #[test]
@@ -201,7 +240,7 @@ mod tests {
             for (came, dialled) in came.iter().zip(&dialled) {
                 prop_assert!(came.starts_with(dialled), "{:?} {:?}", came, dialled);
             }
-            prop_assert!(latest <= LONGEST + WAIT, "{:?}", latest);
+            prop_assert!(latest <= LONGEST + NEAR_WAIT, "{:?}", latest);
         }
     }
 }
