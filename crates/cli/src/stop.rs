@@ -12,8 +12,7 @@ use std::{
 /// How often a wait looks at the flag.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Signals that come within this time are one wish to end: `timeout`, `systemd` and terminals tell a process and then its
-/// whole group.
+/// Signals that come within this time are one wish to end: `timeout` and terminals tell a process and then its group.
 const ONE_WISH: Duration = Duration::from_millis(500);
 
 /// A flag that SIGINT, SIGTERM and SIGHUP raise; a second signal, a while later, ends the process at once.

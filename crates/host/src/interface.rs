@@ -116,6 +116,36 @@ pub fn is_bridge(interface: &str) -> Result<bool> {
     Ok(answers.iter().any(|link| kind_of(link, INFO_KIND) == Some(b"bridge\0")))
 }
 
+/// The text that somebody has given an interface of the calling thread's namespace (`ip link set … alias`); it goes with
+/// the interface. Empty where there is none.
+///
+/// # Errors
+/// There is no such interface.
+pub fn alias(interface: &str) -> Result<String> {
+    let failed = |source| Error::io(format!("ask for the alias of interface '{interface}'"), source);
+    let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| failed(errno.into()))?;
+    let answers = Netlink::open()?.ask(GET_LINK, 0, &link_message(index)).map_err(failed)?;
+    Ok(answers.iter().find_map(|link| alias_of(link)).unwrap_or_default())
+}
+
+/// Gives an interface of the calling thread's namespace such a text; an empty one takes it away.
+///
+/// # Errors
+/// There is no such interface, or it may not be changed.
+pub fn set_alias(interface: &str, text: &str) -> Result<()> {
+    let failed = |source| Error::io(format!("set the alias of interface '{interface}'"), source);
+    let index = nix::net::if_::if_nametoindex(interface).map_err(|errno| failed(errno.into()))?;
+    let mut body = link_message(index);
+    push_attribute(&mut body, libc::IFLA_IFALIAS, text.as_bytes());
+    Netlink::open()?.ask(SET_LINK, netlink::ACK, &body).map(drop).map_err(failed)
+}
+
+/// Alias of an interface, by an answer to RTM_GETLINK.
+fn alias_of(link: &[u8]) -> Option<String> {
+    let text = CStr::from_bytes_until_nul(find(link.get(LINK_BYTES..)?, libc::IFLA_IFALIAS)?).ok()?;
+    Some(text.to_string_lossy().into_owned())
+}
+
 /// What an interface is, in IFLA_LINKINFO of linux/if_link.h.
 const INFO_KIND: u16 = 1;
 /// What it is within.
@@ -263,6 +293,17 @@ mod tests {
         }
         assert_eq!(name_if_outermost(&answer(b"lan", None)), None, "a name that does not end");
         assert!(passed_once().unwrap().contains(&"lo".to_owned()));
+    }
+
+    #[test]
+    fn an_alias_is_read_off_an_answer_however_it_is_cut() {
+        let mut link = answer(b"lan\0", None);
+        assert_eq!(alias_of(&link), None);
+        push_attribute(&mut link, libc::IFLA_IFALIAS, b"to the barn\0");
+        assert_eq!(alias_of(&link).as_deref(), Some("to the barn"));
+        for bytes in 0..link.len() {
+            assert_eq!(alias_of(&link[..bytes]).filter(|text| text != "to the barn"), None);
+        }
     }
 
     #[test]

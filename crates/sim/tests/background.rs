@@ -70,8 +70,8 @@ fn background_transfers_alone_fill_the_path_and_share_it_equally() {
     assert!(jain(&shares) > 0.9, "Jain's index {} of {shares:?}", jain(&shares));
 }
 
-/// On slow links a segment takes longer than a queue may, and a receiver delays the acknowledgement of a lone one: neither
-/// is others' traffic.
+/// On slow links a segment takes longer than a queue may, and a receiver delays the acknowledgement of a lone one:
+/// neither is others' traffic.
 #[test]
 fn on_a_slow_link_two_segments_in_a_row_and_delayed_acknowledgements_are_no_queue() {
     for (rate_bps, delay_ns, from_s) in [

@@ -74,7 +74,7 @@ pub enum DriverError {
         /// Which interface.
         interface: String,
         /// Which process drives it.
-        pid: u32,
+        pid: i32,
     },
     /// The samples could not be written.
     #[error("write the link's samples: {0}; is the disk full?")]

@@ -207,7 +207,7 @@ pub(crate) fn chains(
          {}{NOT_ELSEWHERE}\n\
          ip daddr {{ {} }} return\n\
          ip6 daddr {{ {} }} return\n",
-        sets(plan, taking) + &end_to_end::whole_chain(plan),
+        sets(plan, taking) + &end_to_end::whole_chain(plan, ports),
         match untracked {
             // Where its interface is gone it is forwarded.
             Untracked::Can => format!("fib daddr . mark oifname \"{lfh}\" notrack\n"),

@@ -73,7 +73,9 @@ impl<P: Copy + Eq + Hash, T: Copy + Eq> DialOrder<P, T> {
     pub fn due(&mut self, now: Instant) -> Vec<T> {
         let mut due = Vec::new();
         for distance in 0..self.deadlines.len() {
-            while let Some((_, pair, token)) = self.deadlines[distance].pop_front_if(|(until, ..)| *until <= now) {
+            while let Some((_, pair, token)) =
+                self.deadlines[distance].pop_front_if(|(until, ..)| *until <= now)
+            {
                 let is_last = |line: &Line<T>| line.last == token && line.until <= now;
                 if self.lines.get(&pair).is_some_and(is_last) {
                     *self.near(pair) = false;

@@ -1,7 +1,7 @@
 //! Rules for connections that are accepted end to end: the ends' SYN and SYN-ACK pass, and a copy of each is logged;
 //! what the client sends after them is held, until the relay lets it go on.
 
-use super::{NOT_SYN, Taking, mark_by_holder, pair, pair_set};
+use super::{ListenPorts, NOT_SYN, Taking, mark_by_holder, pair, pair_set};
 use crate::{
     adopt::{
         log::{CLOCK, COPIED_BYTES},
@@ -47,16 +47,19 @@ pub(super) fn sets(plan: &RelayPlan) -> String {
 
 /// Never reached: a `tproxy` statement has the kernel put fragments together before any rule sees them, which a look-up
 /// of sockets does not. Without that the fragments of what has sockets here would pass them by.
-pub(super) fn whole_chain(plan: &RelayPlan) -> String {
-    let line = |family| {
-        format!(
-            "meta nfproto ipv{} meta l4proto tcp tproxy {family} to :1\n",
-            if family == "ip" { 4 } else { 6 }
-        )
-    };
-    first(plan)
-        .map(|_| format!("chain whole {{\n{}}}\n", FAMILIES.map(|(family, _)| line(family)).concat()))
-        .unwrap_or_default()
+pub(super) fn whole_chain(plan: &RelayPlan, ports: &[ListenPorts]) -> String {
+    let lines = [
+        (
+            ports.iter().any(|ports| ports.ipv4.is_some()),
+            "meta nfproto ipv4 meta l4proto tcp tproxy ip to :1\n",
+        ),
+        (
+            ports.iter().any(|ports| ports.ipv6.is_some()),
+            "meta nfproto ipv6 meta l4proto tcp tproxy ip6 to :1\n",
+        ),
+    ];
+    let lines = lines.map(|(is_there, line)| if is_there { line } else { "" });
+    first(plan).map(|_| format!("chain whole {{\n{}}}\n", lines.concat())).unwrap_or_default()
 }
 
 /// What becomes of a SYN of a rule that watches: a program at tc has seen it.

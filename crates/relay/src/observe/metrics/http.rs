@@ -4,8 +4,8 @@
 //! again to take the answer: whoever sends or reads slowly keeps nobody waiting, and when there are too many the oldest
 //! goes.
 //!
-//! On a loopback address it answers this machine's names alone: pages elsewhere can make a browser ask here under a name
-//! of their own (DNS rebinding), and must not read the answer.
+//! On a loopback address it answers this machine's names alone: pages elsewhere can make a browser ask here under a
+//! name of their own (DNS rebinding), and must not read the answer.
 
 use super::Format;
 use crate::{Error, Result};
