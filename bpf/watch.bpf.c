@@ -337,8 +337,9 @@ static __always_inline void follow(const struct passing *p, struct lf_watched *w
 		end++;
 		w->finished |= is_server ? 2 : 1;
 	}
+	/* One of another number is nobody's, or its receiver asks for another (RFC 5961 section 3.2). */
 	if (p->packet.flags & RST)
-		w->finished |= 4;
+		w->finished |= first == *next ? 4 : 0;
 	else if ((__s32)(end - *next) > 0)
 		*next = end;
 	w->bytes += p->payload_bytes;
@@ -367,10 +368,13 @@ static __always_inline int is_fast(struct lf_watched *w)
 	return now - since <= after.fast_ns;
 }
 
-/* The rate is looked at once all else holds. To be asked once for a packet. */
+/*
+ * The rate is looked at once all else holds. To be asked once for a packet. Of one that an end has finished user space
+ * hears, too, and counts it.
+ */
 static __always_inline int is_due(struct lf_watched *w)
 {
-	if (!w->answer.header_bytes || w->finished || w->unheard || w->bytes < after.bytes)
+	if (!w->answer.header_bytes || is_over(w) || w->unheard || w->bytes < after.bytes)
 		return 0;
 	if ((after.rtt_us && !is_long(w)) || (after.losses_ppm && !is_lossy(w)))
 		return 0;

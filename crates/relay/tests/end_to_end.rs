@@ -2,8 +2,11 @@
 //! numbers.
 
 use crate::bed::{
-    self, Bed, Running, accept, check_noise, check_noise_slowly, ends_with_reset, exchange, exchange_slowly,
-    nft, path::eventually, reset, send_noise, servers, talk,
+    self, Bed, Running, accept, at, check_noise, check_noise_slowly, ends_with_reset, exchange,
+    exchange_slowly, nft,
+    packet::{Peer, halves},
+    path::eventually,
+    reset, send_noise, servers, talk,
 };
 use longfat_host::sysctl;
 use longfat_relay::{Ended, RelayPlan};
@@ -34,6 +37,26 @@ fn pair(bed: &Bed, listener: &TcpListener, address: SocketAddr) -> (TcpStream, T
     let pair = bed.pair(listener, address);
     eventually("the relay steps in", || bed.leg_count() == before + 2);
     pair
+}
+
+/// Sockets are found by whole packets alone, so the kernel puts fragments together before the relay's rules.
+#[test]
+fn packets_that_come_in_fragments_reach_the_relays_socket() {
+    let (bed, relay) = start("efrag");
+    let server = servers()[0];
+    let listener = bed.listen(&server.to_string());
+    let mut peer = Peer::connect(&bed, at(&format!("{}:50007", bed::CLIENT_V4)), server, &[]);
+    let mut far = accept(&listener);
+    eventually("the relay steps in", || bed.leg_count() == 2);
+    for letter in b'a'..b'f' {
+        peer.segment.payload = vec![letter; 1000];
+        peer.send_packets(&halves(&peer.segment.packet()));
+        let mut got = [0; 1000];
+        far.read_exact(&mut got).unwrap();
+        assert_eq!(got, [letter; 1000]);
+        peer.segment.sequence += 1000;
+    }
+    drop(relay);
 }
 
 /// Whatever the relay's host still knows of the server's port.

@@ -1,7 +1,7 @@
 //! Beside a firewall: what conntrack, address translation and checks of the reverse path make of an intercepted
 //! connection, whose legs both go from the client's address and port to the server's.
 
-use crate::bed::{Bed, exchange, nft, path::eventually, servers};
+use crate::bed::{Bed, exchange, nft, path::eventually, servers, talk};
 use longfat_relay::{Accept, RelayPlan};
 use std::{
     net::{SocketAddr, TcpStream},
@@ -63,6 +63,36 @@ fn a_stateful_firewall_takes_neither_leg_for_the_other() {
     for (way, plan) in ways() {
         transfers(&format!("fct{way}"), plan, STATEFUL, &servers());
     }
+}
+
+/// Forwards what conntrack knows, and what begins at a client.
+const KNOWN_ALONE: &str = "table inet fw {
+    chain through { type filter hook forward priority 0; policy drop;
+        oifname \"lfh*\" accept; ct state established accept; iifname \"lan\" ct state new accept;
+        meta l4proto ipv6-icmp accept; ct state invalid counter drop; }
+}";
+
+/// Conntrack has missed none of what passed a connection that the relay had stepped into in mid-stream.
+#[test]
+fn connections_that_the_relay_leaves_live_on_beside_a_stateful_firewall() {
+    let mut plan = Bed::end_to_end();
+    plan.defaults_mut().adopt.bytes = Some(100_000);
+    plan.drain = Duration::from_secs(20);
+    let bed = Bed::new("fleave");
+    nft(&bed.relay, KNOWN_ALONE);
+    let relay = bed.start(plan);
+    let listeners = servers().map(|address| (bed.listen(&address.to_string()), address));
+    let pairs = listeners.each_ref().map(|(listener, address)| bed.pair(listener, *address));
+    let slowly = (1 << 14, Duration::from_millis(1));
+    eventually("the relay steps in", || {
+        pairs.iter().for_each(|(client, far)| talk(client, far, 100_000, slowly));
+        bed.leg_count() == 4
+    });
+    pairs.iter().for_each(|(client, far)| talk(client, far, 2 << 20, slowly));
+    let stats = relay.stop();
+    assert_eq!((stats.released, stats.stopped), (2, 0), "{stats:?}");
+    pairs.iter().for_each(|(client, far)| exchange(client, far, 1 << 20));
+    assert!(dropped(&bed).iter().all(|line| line.contains("packets 0 ")), "{:?}", dropped(&bed));
 }
 
 /// Lets nothing in, out or through but what docs/guide/relay-beside-a-firewall.md says that a relay needs, and what

@@ -2,8 +2,10 @@
 
 use crate::bed::{
     self, Bed, Running, SERVER_V4, accept, asked, check_noise, check_noise_slowly, check_some_noise,
-    control_of, ends_with_reset, exchange, nft, path::eventually, reset, send_noise, servers, set_ipv4,
-    start, talk, told, try_send_noise_slowly, try_send_some_noise,
+    control_of, ends_with_reset, exchange, nft,
+    packet::{RST, Segment, Sender},
+    path::eventually,
+    reset, send_noise, servers, set_ipv4, start, talk, told, try_send_noise_slowly, try_send_some_noise,
 };
 use longfat_host::{Namespace, socket};
 use longfat_kernel::watch::Conditions;
@@ -554,6 +556,66 @@ fn a_bound_of_memory_keeps_the_relay_out_of_nothing() {
     let status = told("mmem");
     assert!(status.adopted == 2 && status.passed.is_empty(), "{status:?}");
     drop(relay);
+}
+
+#[test]
+fn a_reset_that_neither_end_believes_ends_no_watching() {
+    let bed = Bed::new("mstray");
+    let relay = start("mstray", &bed, plan());
+    let sender = Sender::new(&bed);
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        talk(&client, &far, 10_000, AT_ONCE);
+        let syn = Segment::syn(client.local_addr().unwrap(), address);
+        sender.send(&Segment { flags: RST, sequence: 7, ..syn });
+        adopt(&bed, &client, &far);
+        exchange(&client, &far, 1 << 20);
+    }
+    let status = told("mstray");
+    assert!(status.adopted == 2 && status.passed.is_empty(), "{status:?}");
+    drop(relay);
+}
+
+#[test]
+fn a_stream_back_to_an_end_that_has_finished_is_counted_once_it_would_be_worth_it() {
+    let bed = Bed::new("mhalf");
+    let relay = start("mhalf", &bed, plan());
+    for address in servers() {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((&far).read(&mut [0]).unwrap(), 0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| send_noise(&far, 5, 10 * AFTER_BYTES));
+            assert_eq!(check_noise(&client, 5), 10 * AFTER_BYTES);
+        });
+    }
+    eventually("both are counted", || told("mhalf").passed.get("closing") == Some(&2));
+    assert_eq!(told("mhalf").adopted, 0);
+    drop(relay);
+}
+
+/// Led past those sockets, the ends would wait for each other.
+#[test]
+fn a_connection_that_another_relay_of_the_host_carries_is_left_to_it() {
+    let bed = Bed::new("mother");
+    let other = bed.start(RelayPlan { name: "other".into(), ..Bed::end_to_end() });
+    let relay = start("mother", &bed, plan());
+    let busy = || told("mother").passed.get("pair_busy").copied().unwrap_or(0);
+    for (address, before) in servers().into_iter().zip(0..) {
+        let listener = bed.listen(&address.to_string());
+        let (client, far) = bed.pair(&listener, address);
+        eventually("the connection is left alone", || {
+            talk(&client, &far, 1 << 18, SLOWLY);
+            busy() > before
+        });
+        exchange(&client, &far, 1 << 20);
+    }
+    let status = told("mother");
+    assert_eq!((status.adopted, status.passed.len()), (0, 1), "{status:?}");
+    drop(relay);
+    assert_eq!(other.stop().finished, 2);
 }
 
 /// Sends a little more than what is asked for, and ends: before packets are led through the relay, while they are, or

@@ -1,7 +1,7 @@
 //! What the two ends of a connection agreed on in their handshake, as far as two sockets between them must know it.
 //! Pure.
 
-use super::segment::{Options, Segment};
+use super::segment::{self, Options, Segment, at_last_hop};
 use crate::logic::packet::{TCP, ip_packet};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -332,13 +332,15 @@ impl Between {
 impl LegState {
     /// The peer's FIN, which it has sent before: nothing new to it.
     pub(crate) fn peers_fin(&self) -> Vec<u8> {
-        super::segment::fin((self.peer, self.own), self.receive_next, self.send_next, self.peers_window())
+        let ends = (self.peer, self.own);
+        at_last_hop(segment::fin(ends, self.receive_next, self.send_next, self.peers_window()))
     }
 
     /// An acknowledgement of the peer's, of what it has acknowledged already.
     fn peers_ack(&self, sequence: u32, peers_timestamp: Option<u32>) -> Vec<u8> {
         let stamps = peers_timestamp.zip(self.timestamp);
-        super::segment::ack((self.peer, self.own), sequence, self.send_next, self.peers_window(), stamps)
+        let ends = (self.peer, self.own);
+        at_last_hop(segment::ack(ends, sequence, self.send_next, self.peers_window(), stamps))
     }
 
     /// The window of the peer's packets, as they have it.

@@ -233,17 +233,28 @@ impl<'a> Segment<'a> {
 
 /// A packet has come one hop further (RFC 1812 section 5.3.1). Its last one is the end's.
 pub fn count_hop(packet: &mut [u8]) {
+    count_hops(packet, |hops| hops - 1);
+}
+
+/// A packet for a socket of this host goes nowhere else. By that it is told from those that came in.
+pub fn at_last_hop(mut packet: Vec<u8>) -> Vec<u8> {
+    count_hops(&mut packet, |_| 1);
+    packet
+}
+
+fn count_hops(packet: &mut [u8], left: fn(u8) -> u8) {
     let Some(at) = packet.first().map(|first| if first >> 4 == 6 { IPV6_HOPS_AT } else { IPV4_HOPS_AT })
     else {
         return;
     };
     let Some(hops) = packet.get_mut(at).filter(|hops| **hops > 1) else { return };
-    *hops -= 1;
+    let gone = *hops - left(*hops);
+    *hops -= gone;
     if at == IPV4_HOPS_AT
         && let Some(bytes) = packet.get_mut(IPV4_CHECKSUM_AT..IPV4_CHECKSUM_AT + 2)
     {
-        // One less in the first octet of a word (RFC 1624).
-        let sum = u32::from(u16::from_be_bytes([bytes[0], bytes[1]])) + 0x100;
+        // So many less in the first octet of a word (RFC 1624).
+        let sum = u32::from(u16::from_be_bytes([bytes[0], bytes[1]])) + (u32::from(gone) << 8);
         bytes.copy_from_slice(&((sum + (sum >> 16)) as u16).to_be_bytes());
     }
 }
@@ -421,6 +432,8 @@ pub(crate) mod tests {
             }
             count_hop(&mut packet);
             assert_eq!(packet[at], 1, "who is next has no say in whether it ends there");
+            let last = at_last_hop(ack(pair, 1, 2, 3, None));
+            assert!(last[at] == 1 && checksums_hold(&last));
         }
         count_hop(&mut []);
         count_hop(&mut [0x45; 8]);

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     Error, Result,
     keeping::{Keeping, record::Holding},
+    legs::diag,
     logic::adopted::AdoptedStatus,
     moving::message::Stay,
     plan::{Acknowledge, ConnectionPlan, RelayPlan},
@@ -766,9 +767,7 @@ impl State {
         let Some(Meant { plan, interfaces, .. }) = &self.meant else { return Err(None) };
         let way = way_of(plan, &seen).ok_or(None)?;
         let agreement = agreement(&seen).map_err(Some)?;
-        if is_draining {
-            return Err(Some(Reason::Draining));
-        }
+        first_obstacle(&seen, is_draining).map_or(Ok(()), |reason| Err(Some(reason)))?;
         let holder = self.turn % interfaces.len().max(1);
         let interface = *interfaces.get(holder).ok_or(None)?;
         self.turn = self.turn.wrapping_add(1);
@@ -789,6 +788,19 @@ impl State {
         let candidate = Box::new(Candidate { path, plan: way, known: known(&now_seen) });
         self.entries.insert(pair, Entry { stage: Stage::InPath(candidate), interface, holder, may_pause });
         Ok(())
+    }
+}
+
+/// What keeps the relay out before any packet is led here. Packets of a connection that has sockets already, as another
+/// relay's on this host, would be led past those.
+fn first_obstacle(seen: &Watched, is_draining: bool) -> Option<Reason> {
+    let pair = (seen.client, seen.server);
+    let has_sockets = || diag::has_connection(pair) || diag::has_connection((pair.1, pair.0));
+    match () {
+        () if is_draining => Some(Reason::Draining),
+        () if seen.is_ending => Some(Reason::Closing),
+        () if has_sockets() => Some(Reason::PairBusy),
+        () => None,
     }
 }
 

@@ -207,7 +207,7 @@ pub(crate) fn chains(
          {}{NOT_ELSEWHERE}\n\
          ip daddr {{ {} }} return\n\
          ip6 daddr {{ {} }} return\n",
-        sets(plan, taking) + &end_to_end::whole_chain(plan, ports),
+        sets(plan, taking) + &end_to_end::unhooked_chains(plan, ports, &interfaces, notrack),
         match untracked {
             // Where its interface is gone it is forwarded.
             Untracked::Can => format!("fib daddr . mark oifname \"{lfh}\" notrack\n"),
@@ -259,7 +259,7 @@ pub(crate) fn chains(
         held = numbers.held_marks(),
         cookies = cookie_lines(plan, ports, &take),
         shaken = end_to_end::held_lines(plan, numbers),
-        back = end_to_end::back_lines(plan, numbers, notrack),
+        back = end_to_end::back_lines(plan, numbers),
         servers = server_lines(*own_mark, *mark),
         unmark = end_to_end::unmark_line(plan, numbers),
         answers = end_to_end::answer_lines(plan, log_group),

@@ -5,7 +5,7 @@
 
 use crate::logic::{
     Pair,
-    tcp_state::{CLOSING, FIN_WAIT1, LAST_ACK, SYN_RECEIVED, TIME_WAIT},
+    tcp_state::{CLOSING, FIN_WAIT1, LAST_ACK, LISTEN, SYN_RECEIVED, TIME_WAIT},
 };
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 use std::{
@@ -45,6 +45,14 @@ pub(crate) fn end_time_wait(pair: Pair) -> bool {
 pub(crate) fn has_nothing(pair: Pair) -> bool {
     let look = || ask(&open()?, &request(SOCK_DIAG_BY_FAMILY, pair, None));
     look().is_ok_and(|answer| number(&answer) == Some(-libc::ENOENT))
+}
+
+/// Whether a socket of this host's speaks as the first of the pair to the second, whoever has it.
+pub(crate) fn has_connection(pair: Pair) -> bool {
+    let look = || ask(&open()?, &request(SOCK_DIAG_BY_FAMILY, pair, None));
+    // A listener of any address is found where nothing else is.
+    let is_one = |state: u8| state != LISTEN && state != TIME_WAIT;
+    look().is_ok_and(|answer| state(&answer).is_some_and(is_one))
 }
 
 /// Clients, and the servers they want, to whom listeners of this mark have sent so many SYN-ACKs again, in vain.
@@ -299,8 +307,10 @@ mod tests {
             let pair = (client.local_addr().unwrap(), client.peer_addr().unwrap());
             let (far, _) = listener.accept().unwrap();
             assert!(!end_time_wait(pair), "it lives");
+            assert!(has_connection(pair) && has_connection((pair.1, pair.0)));
             drop(client);
             drop(far);
+            assert!(!has_connection(pair), "it has ended");
             assert!(end_time_wait(pair), "ending one needs CAP_NET_ADMIN");
             assert!(!end_time_wait(pair), "it is gone");
         }
@@ -388,6 +398,7 @@ mod tests {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let server = client.peer_addr().unwrap();
             assert!(!has_nothing((server, client.local_addr().unwrap())));
+            assert!(!has_connection((server, other.parse().unwrap())), "a listener is no connection");
             drop(listener);
             assert!(has_nothing((server, other.parse().unwrap())));
         }

@@ -58,6 +58,11 @@ impl Places {
         self.shares.of(client).0 > 0
     }
 
+    /// Connections that a client has, and its network.
+    pub fn counts(&self, client: IpAddr) -> (usize, usize) {
+        self.shares.of(client)
+    }
+
     /// A connection of a client has ended.
     pub fn give_back(&mut self, client: IpAddr) {
         self.shares.remove(client);
@@ -100,7 +105,7 @@ mod tests {
         let other = IpAddr::from([198, 51, 100, 1]);
         assert!(places.take(other, 50, &limits));
         let taken = (0..60).filter(|_| places.take(host(1), 50, &limits)).count();
-        assert_eq!(taken, 25);
+        assert_eq!((taken, places.counts(host(1))), (25, (25, 25)));
         assert!(places.take(other, 50, &limits));
         assert_eq!(places.sated(50, &limits), BTreeSet::from([host(1)]));
         places.give_back(host(1));

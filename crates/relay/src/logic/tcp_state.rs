@@ -10,4 +10,5 @@ pub(crate) const TIME_WAIT: u8 = 6;
 pub(crate) const CLOSED: u8 = 7;
 pub(crate) const CLOSE_WAIT: u8 = 8;
 pub(crate) const LAST_ACK: u8 = 9;
+pub(crate) const LISTEN: u8 = 10;
 pub(crate) const CLOSING: u8 = 11;

@@ -121,13 +121,16 @@ impl<'a> Admission<'a> {
 
     /// Takes a place for a client's connection that has one among all, unless the client has its share already.
     pub fn take_place(&self, client: IpAddr) -> bool {
-        let may = self.places().take(client, self.connection_limit(), self.limits);
+        let (may, (of_client, of_network)) = {
+            let mut places = self.places();
+            (places.take(client, self.connection_limit(), self.limits), places.counts(client))
+        };
         if !may {
             self.journal.warn_once(Once::Sated, || {
                 format!(
-                    "{client} has its share of {} connections, or of their memory: what else it opens passes or is reset \
-                     (see 'client', 'network', 'client_memory' and 'network_memory' of [limits])",
-                    self.connection_limit()
+                    "{client} has its share with {of_client} connections ({of_network} of its network), or with their memory: \
+                     what else it opens passes or is reset \
+                     (see 'client', 'network', 'client_memory' and 'network_memory' of [limits])"
                 )
             });
         }

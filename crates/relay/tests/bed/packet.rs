@@ -11,6 +11,7 @@ use std::{
 };
 
 pub const SYN: u8 = 0x02;
+pub const RST: u8 = 0x04;
 pub const ACK: u8 = 0x10;
 
 /// A TCP segment and what goes around it.
@@ -101,6 +102,21 @@ fn wide(address: IpAddr) -> Ipv6Addr {
     }
 }
 
+/// An IPv4 packet in two fragments.
+pub fn halves(packet: &[u8]) -> [Vec<u8>; 2] {
+    let (ip, payload) = packet.split_at(20);
+    // At a multiple of eight octets.
+    let (first, second) = payload.split_at(payload.len() / 16 * 8);
+    let fragment = |part: &[u8], more_and_at: u16| {
+        let mut packet = [ip, part].concat();
+        packet[2..4].copy_from_slice(&(20 + part.len() as u16).to_be_bytes());
+        packet[4..6].copy_from_slice(&77u16.to_be_bytes());
+        packet[6..8].copy_from_slice(&more_and_at.to_be_bytes());
+        packet
+    };
+    [fragment(first, 0x2000), fragment(second, first.len() as u16 / 8)]
+}
+
 /// Sends packets of the client's host as they are, whatever their addresses say.
 pub struct Sender {
     ipv4: OwnedFd,
@@ -164,6 +180,11 @@ impl Peer {
         peer.segment.flags = ACK;
         peer.say();
         peer
+    }
+
+    /// Sends packets of its own making through the relay's host.
+    pub fn send_packets(&self, packets: &[Vec<u8>]) {
+        packets.iter().for_each(|packet| self.sender.send_packet(packet));
     }
 
     /// Sends the segment as it is.

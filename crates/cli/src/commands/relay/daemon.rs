@@ -9,7 +9,8 @@ use crate::outcome::{Failure, Outcome};
 use anyhow::Context;
 use longfat_kernel::cc::{self, Registration};
 use longfat_relay::{
-    Commands, ConnectionSummary, Error, LogLevel, Observer, Ready, RelayPlan, Stop, spec::RelaySpec,
+    Commands, ConnectionSummary, Error, LogLevel, Observer, Ready, RelayPlan, RelayStats, Stop,
+    spec::RelaySpec,
 };
 use serde_json::json;
 use std::{
@@ -165,14 +166,19 @@ fn run_by(args: &Args, way: Way) -> Outcome {
         Error::Unsupported(missing) => Failure::Unsupported(missing),
         error => error.into(),
     })?;
-    let text = match (stats.released.saturating_sub(stats.paused), stats.stopped) {
+    let text = end_text(&stats);
+    daemon.log.say(LogLevel::Info, "ended", &text, json!({ "totals": stats }));
+    Ok(())
+}
+
+/// Connections that were left in a pause before may have ended since.
+fn end_text(stats: &RelayStats) -> String {
+    match (stats.released.saturating_sub(stats.paused), stats.stopped) {
         (0, 0) => "the relay has ended".to_owned(),
         (released, reset) => {
             format!("the relay has ended: {released} connections go on without it, {reset} were reset")
         }
-    };
-    daemon.log.say(LogLevel::Info, "ended", &text, json!({ "totals": stats }));
-    Ok(())
+    }
 }
 
 /// The plan of a file.
@@ -342,5 +348,19 @@ impl Observer for Daemon {
 
     fn wants_summaries(&self) -> bool {
         self.log.wants(LogLevel::Debug)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_left_in_pauses_are_not_told_of_at_the_end() {
+        let text = |released, paused, stopped| {
+            end_text(&RelayStats { released, paused, stopped, ..RelayStats::default() })
+        };
+        assert_eq!(text(7, 7, 0), "the relay has ended");
+        assert_eq!(text(7, 5, 1), "the relay has ended: 2 connections go on without it, 1 were reset");
     }
 }

@@ -45,9 +45,19 @@ pub(super) fn sets(plan: &RelayPlan) -> String {
     holds(plan).map(|()| FAMILIES.map(both).concat()).unwrap_or_default()
 }
 
+/// Chains that no hook calls.
+pub(super) fn unhooked_chains(
+    plan: &RelayPlan,
+    ports: &[ListenPorts],
+    interfaces: &str,
+    notrack: &str,
+) -> String {
+    whole_chain(plan, ports) + &back_chain(plan, interfaces, notrack)
+}
+
 /// Never reached: a `tproxy` statement has the kernel put fragments together before any rule sees them, which a look-up
 /// of sockets does not. Without that the fragments of what has sockets here would pass them by.
-pub(super) fn whole_chain(plan: &RelayPlan, ports: &[ListenPorts]) -> String {
+fn whole_chain(plan: &RelayPlan, ports: &[ListenPorts]) -> String {
     let lines = [
         (
             ports.iter().any(|ports| ports.ipv4.is_some()),
@@ -119,10 +129,10 @@ pub(super) fn held_lines(plan: &RelayPlan, numbers: &Marks) -> String {
 
 /// What the relay gives its own sockets comes back by the interfaces, with a mark by which there is a way back to where
 /// it came from: firewalls look for one.
-pub(super) fn back_lines(plan: &RelayPlan, numbers: &Marks, notrack: &str) -> String {
+pub(super) fn back_lines(plan: &RelayPlan, numbers: &Marks) -> String {
     let back = |place: HoldSlot| {
         format!(
-            "iifname \"{}\" {NOT_SYN} socket transparent 1 meta mark set {:#x} {notrack}accept\n",
+            "iifname \"{}\" {NOT_SYN} socket transparent 1 meta mark set {:#x} goto back\n",
             numbers.hold_interface(place),
             numbers.hold_mark(place)
         )
@@ -130,6 +140,18 @@ pub(super) fn back_lines(plan: &RelayPlan, numbers: &Marks, notrack: &str) -> St
     let places =
         first(plan).map(|rule| (0..plan.holders()).map(move |holder| back(HoldSlot { rule, holder })));
     places.into_iter().flatten().collect()
+}
+
+/// Conntrack follows the servers' legs. Without what servers send in that moment it would lose count for good. What
+/// nobody has sent says nothing new, and addresses that are translated do not fit it: it is at its last hop.
+fn back_chain(plan: &RelayPlan, interfaces: &str, notrack: &str) -> String {
+    let lines = match notrack {
+        "" => String::new(),
+        _ => format!(
+            "fib saddr oifname {interfaces} {notrack}accept\nip ttl 1 {notrack}accept\nip6 hoplimit 1 {notrack}accept\n"
+        ),
+    };
+    first(plan).map(|_| format!("chain back {{\n{lines}accept\n}}\n")).unwrap_or_default()
 }
 
 /// What has gone on is not held any more.
