@@ -29,7 +29,7 @@ use longfat_schema::quantity;
 pub mod site;
 pub mod summary;
 
-use figures::{ExperimentFigures, Repeats};
+use figures::{Choice, ExperimentFigures};
 use load::Experiment;
 use std::{
     collections::BTreeSet,
@@ -66,13 +66,13 @@ pub struct Report {
 impl Report {
     /// Reads the tables and draws every figure.
     pub fn new(experiments: Vec<Experiment>) -> Report {
-        Report::with(experiments, Repeats::All)
+        Report::with(experiments, &Choice::default())
     }
 
-    /// Report that draws these of each case's runs over time.
-    pub fn with(experiments: Vec<Experiment>, repeats: Repeats) -> Report {
+    /// Report that draws what was chosen.
+    pub fn with(experiments: Vec<Experiment>, choice: &Choice) -> Report {
         let draw = |(index, experiment): (usize, Experiment)| {
-            let figures = figures::draw(&experiment, &format!("e{}", index + 1), repeats);
+            let figures = figures::draw(&experiment, &format!("e{}", index + 1), choice);
             (experiment, figures)
         };
         Report { experiments: experiments.into_iter().enumerate().map(draw).collect() }

@@ -253,7 +253,7 @@ fn summarise_case(
     let own: Vec<&RunManifest> = runs.iter().copied().filter(|run| run.case == case.name).collect();
     let valid: Vec<&RunManifest> = own.iter().copied().filter(|run| run.status == RunStatus::Done).collect();
     let with = |status| own.iter().filter(|run| run.status == status).count();
-    let column = |c: &Column| Spread::of(valid.iter().filter_map(|run| column_value(c, &run.metrics, focus)));
+    let column = |c: &Column| spread_of(c, &own, focus);
     let published = |c: &Column| column_value(c, &case.published, focus);
     CaseSummary {
         name: case.name.clone(),
@@ -273,6 +273,12 @@ fn summarise_case(
 fn without_manifest(case: &CaseInfo, result: Option<&ResultManifest>, own: &[&RunManifest]) -> usize {
     let entries = result.iter().flat_map(|r| &r.runs).filter(|entry| entry.case == case.name);
     entries.filter(|entry| own.iter().all(|run| run.repeat != entry.repeat)).count()
+}
+
+/// Median and spread of a column over those of a case's runs that count.
+pub fn spread_of(column: &Column, runs: &[&RunManifest], focus: Option<&str>) -> Option<Spread> {
+    let valid = runs.iter().filter(|run| run.status == RunStatus::Done);
+    Spread::of(valid.filter_map(|run| column_value(column, &run.metrics, focus)))
 }
 
 /// A column's figure among the metrics of one run, or among published ones.

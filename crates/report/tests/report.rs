@@ -6,7 +6,7 @@ mod support;
 use longfat_report::{
     Report, ReportError,
     compare::{Side, compare, html},
-    figures::Repeats,
+    figures::{Choice, Repeats},
     load::Experiment,
 };
 use longfat_schema::run::{
@@ -157,7 +157,7 @@ fn more_cases_than_styles_share_no_chart() {
     let mut experiment = Experiment::open(directory.path()).unwrap();
     let relayed = experiment.cases.iter().find(|case| case.info.name == "reno-relayed").unwrap().clone();
     experiment.cases = vec![relayed; 7];
-    let figures = longfat_report::figures::draw(&experiment, "e1", Repeats::All);
+    let figures = longfat_report::figures::draw(&experiment, "e1", &Choice::default());
     assert!(figures.together.is_empty(), "{:?}", figures.together.len());
 }
 
@@ -353,7 +353,7 @@ fn whether_the_confidence_tells_is_drawn_over_all_results_of_a_page() {
 #[test]
 fn a_brief_page_draws_the_representatives_alone_and_still_names_every_run() {
     let experiments = vec![Experiment::open(&RESULT.directory).unwrap()];
-    let html = Report::with(experiments, Repeats::Representative).html();
+    let html = Report::with(experiments, &Choice { repeats: Repeats::Representative, over: None }).html();
     assert!(html.contains("<b>21 runs</b>: 19 valid, 1 invalid, 1 failed"));
     let panels = |html: &str| html.matches("Congestion window").count();
     let sections = |html: &str| -> Vec<usize> {

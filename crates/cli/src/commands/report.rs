@@ -3,9 +3,17 @@
 use crate::{fitted::fitted, outcome::Outcome, output};
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
-use longfat_report::{Report, figures::Repeats, load::Experiment, summary::Summary};
+use longfat_report::{
+    Report,
+    figures::{self, Choice, Repeats},
+    load::Experiment,
+    summary::Summary,
+};
 use longfat_schema::text::one_line;
-use std::path::{Path, PathBuf};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
 
 /// Runs in, one self-contained HTML page and figures out.
 ///
@@ -20,6 +28,8 @@ use std::path::{Path, PathBuf};
       two results in one page, side by side
   longfat report runs/conversion-20250131T120000Z --svg figures
       also every figure as an SVG file, for a paper or a slide
+  longfat report runs/sweep --over rtt --svg figures
+      a sweep's metrics over its axis 'rtt', a line per value of the others
   longfat report runs/conversion-20250131T120000Z --json | jq \\
       '.[0].cases[].columns[0].median'
       the medians alone, in base units")]
@@ -33,6 +43,10 @@ pub struct Args {
     /// Also write every figure as an SVG file into this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
+    /// Axis of the sweep that metrics are drawn over [default: of those with three numbers or more, the one with the
+    /// most].
+    #[arg(long, value_name = "AXIS")]
+    over: Option<String>,
     /// Draw over time only the run that stands for each case: a page a third as long of three repeats.
     #[arg(long)]
     brief: bool,
@@ -50,7 +64,8 @@ pub fn run(args: Args) -> Outcome {
     crate::confined::reader([Some(&*output), args.svg.as_deref()].into_iter().flatten())?;
     let experiments = args.runs.iter().map(|path| Experiment::open(path)).collect::<Result<Vec<_>, _>>()?;
     let repeats = if args.brief { Repeats::Representative } else { Repeats::All };
-    let report = Report::with(experiments, repeats);
+    args.over.as_deref().map_or(Ok(()), |axis| refuse_no_axis(axis, &experiments))?;
+    let report = Report::with(experiments, &Choice { repeats, over: args.over });
     std::fs::write(&output, report.html()).with_context(|| {
         format!("{} could not be written; choose another place with -o", output.display())
     })?;
@@ -61,6 +76,18 @@ pub fn run(args: Args) -> Outcome {
         eprintln!("{} figures: {}", figures.len(), directory.display());
     }
     refuse_holes(&report.warnings(), &output)
+}
+
+/// An axis that none of the results can be drawn over is a slip.
+fn refuse_no_axis(axis: &str, experiments: &[Experiment]) -> anyhow::Result<()> {
+    let known: BTreeSet<String> = experiments.iter().flat_map(figures::axes_of_numbers).collect();
+    let names = || known.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    anyhow::ensure!(
+        known.contains(axis),
+        "--over '{axis}' is no axis with three numbers or more; {}",
+        if known.is_empty() { "there is none here".to_owned() } else { format!("take one of {}", names()) }
+    );
+    Ok(())
 }
 
 /// A page with holes is written, since the rest of it is good, but it is no success.

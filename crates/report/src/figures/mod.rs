@@ -1,12 +1,15 @@
-//! Which charts a result deserves: up to six over all cases, those that few cases can share over time, and six or seven
-//! over time for each run.
+//! Which charts a result deserves: those over an axis of its sweep, up to six over all cases, those that few cases can
+//! share over time, and six or seven over time for each run.
 
+pub(crate) mod curves;
 pub(crate) mod overview;
 mod panels;
 mod samples;
+mod sweep;
 mod together;
 mod trust;
 
+pub use curves::{Curves, Measure, axes_of_numbers};
 pub use samples::RunSamples;
 pub use trust::{Class as TrustClass, Trust};
 
@@ -19,6 +22,8 @@ use longfat_schema::run::{RunManifest, RunStatus};
 /// Every figure of one experiment.
 #[derive(Debug, Clone)]
 pub struct ExperimentFigures {
+    /// Metrics over an axis of the sweep, where it has one of numbers.
+    pub curves: Option<Curves>,
     /// Focus goodput of each case, repeat by repeat.
     pub goodput: Figure,
     /// Goodput of each stream within each case.
@@ -87,6 +92,7 @@ pub enum Panel {
 impl ExperimentFigures {
     /// Every figure that becomes a file: the overviews and the representative run of each case.
     pub fn named(&self) -> impl Iterator<Item = (String, &Figure)> {
+        let curves = self.curves.iter().flat_map(Curves::named);
         let overview = [("goodput".to_owned(), &self.goodput)];
         let shares = self.shares.iter().map(|figure| ("shares".to_owned(), figure));
         let flows = self.flows.iter().map(|figure| ("flows".to_owned(), figure));
@@ -94,8 +100,8 @@ impl ExperimentFigures {
         let error = self.avail_error.iter().map(|figure| ("avail-error".to_owned(), figure));
         let trust = self.trust.iter().map(|trust| ("avail-trust".to_owned(), &trust.figure));
         let together = self.together.iter().map(|(name, figure)| ((*name).to_owned(), figure));
-        overview
-            .into_iter()
+        curves
+            .chain(overview)
             .chain(shares)
             .chain(flows)
             .chain(echo)
@@ -117,28 +123,39 @@ impl CaseFigures {
 }
 
 /// Which runs of a case are drawn over time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Repeats {
     /// Every one.
+    #[default]
     All,
     /// The one that stands for the case.
     Representative,
 }
 
+/// What of an experiment is to be drawn, and how.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Runs drawn over time.
+    pub repeats: Repeats,
+    /// Axis of the sweep that metrics are drawn over; without one, the one with the most numbers.
+    pub over: Option<String>,
+}
+
 /// Reads the tables of every run, one run at a time, and draws everything. `prefix` makes the figures' ids unique.
-pub fn draw(experiment: &Experiment, prefix: &str, repeats: Repeats) -> ExperimentFigures {
+pub fn draw(experiment: &Experiment, prefix: &str, choice: &Choice) -> ExperimentFigures {
     let mut warnings = Vec::new();
     let mut shares = Vec::new();
     let mut shown = Vec::new();
     let mut cases = Vec::new();
     for (index, case) in experiment.cases.iter().enumerate() {
         let prefix = format!("{prefix}c{}", index + 1);
-        let (figures, of_case) = draw_case(case, experiment.focus(), &prefix, repeats, &mut warnings);
+        let (figures, of_case) = draw_case(case, experiment.focus(), &prefix, choice.repeats, &mut warnings);
         cases.push(figures);
         shares.push(of_case.streams);
         shown.push(of_case.shown);
     }
     ExperimentFigures {
+        curves: Curves::of(experiment, choice.over.as_deref(), prefix),
         goodput: overview::goodput(experiment, &format!("{prefix}-goodput")),
         shares: overview::shares(experiment, &shares, &format!("{prefix}-shares")),
         flows: overview::flows(experiment, &format!("{prefix}-flows")),

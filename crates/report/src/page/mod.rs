@@ -1,5 +1,6 @@
 //! The HTML page: one file, nothing fetched from anywhere, readable without script.
 
+pub(crate) mod curves;
 mod details;
 mod following;
 mod measured;
@@ -95,6 +96,7 @@ pub(crate) fn experiment(index: usize, experiment: &Experiment, figures: &Experi
         header(experiment, &id),
         verdict(experiment),
         run_states(experiment, "<i>Runs</i> under <i>How it was made</i>"),
+        curves::section(figures.curves.as_ref()),
         measured::cells(experiment),
         tables::summary(experiment),
         twins::section(experiment),

@@ -82,7 +82,7 @@ impl DotChart {
             title: self.title.clone(),
             description: self.description.clone(),
             height: y + 24.0,
-            data: columns(["Row", "Mark", &self.title]),
+            data: columns(&["Row", "Mark", &self.title]),
             body: self.heading(&scale) + &legend + &axis(&scale, rows_top, y) + &rows,
         }
     }

@@ -62,7 +62,7 @@ impl Histogram {
             title: self.title.clone(),
             description: self.description.clone(),
             height: TOP + HEIGHT + AXIS_HEIGHT,
-            data: columns([&format!("From, {}", self.unit), &format!("To, {}", self.unit), "Count"]),
+            data: columns(&[&format!("From, {}", self.unit), &format!("To, {}", self.unit), "Count"]),
             body,
         }
     }

@@ -5,6 +5,7 @@
 //! - [`path`]: points as compact SVG path data.
 //! - [`svg`]: text of elements, escaped.
 //! - [`time`]: lines, steps and dots over time.
+//! - [`lines`]: lines over an axis of numbers.
 //! - [`dots`]: one row of marks per category.
 //! - [`histogram`]: a distribution.
 //! - [`scatter`]: two figures against each other.
@@ -15,6 +16,7 @@
 pub mod decimate;
 pub mod dots;
 pub mod histogram;
+pub mod lines;
 pub mod path;
 pub mod scale;
 pub mod scatter;
@@ -75,7 +77,7 @@ impl Figure {
 }
 
 /// Names of the columns of a figure's data, for the page's script to write as CSV, with units.
-fn columns(names: [&str; 3]) -> String {
+fn columns(names: &[&str]) -> String {
     format!(" data-columns=\"{}\"", svg::escape(&serde_json::json!(names).to_string()))
 }
 

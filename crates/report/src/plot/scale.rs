@@ -45,6 +45,24 @@ impl Scale {
         Scale { logarithmic: true, low, high, from, to }
     }
 
+    /// Around all `values`, from zero where the least is not far from it.
+    pub fn around(values: &[f64], from: f64, to: f64) -> Scale {
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let greatest = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let low = if least >= 0.0 && least <= greatest / 2.0 { 0.0 } else { least };
+        if low < greatest {
+            Scale::linear(low, greatest, from, to)
+        } else {
+            Scale::linear(low - 1.0, low + 1.0, from, to)
+        }
+    }
+
+    /// From `least` to `greatest`, both above zero, without a margin.
+    pub fn logarithmic_between(least: f64, greatest: f64, from: f64, to: f64) -> Scale {
+        let round = Scale::logarithmic(least, greatest, from, to);
+        if least > 0.0 && least < greatest { Scale { low: least, high: greatest, ..round } } else { round }
+    }
+
     /// Where a value lies; values outside the domain are held at its ends.
     pub fn position(&self, value: f64) -> f64 {
         let value = value.clamp(self.low, self.high);
@@ -93,7 +111,10 @@ impl Scale {
         let values = decades.flat_map(|decade| factors.iter().map(move |f| (decade, f * 10f64.powi(decade))));
         let tick = |(decade, value): (i32, f64)| {
             let decimals = usize::try_from(-decade).unwrap_or(0);
-            Tick { value, label: format!("{value:.decimals$}") }
+            let plain = format!("{value:.decimals$}");
+            // A value of many zeros is read by its power of ten.
+            let factor = (value / 10f64.powi(decade)).round();
+            Tick { value, label: if decimals > 3 { format!("{factor:.0}e{decade}") } else { plain } }
         };
         let within = |value: f64| value >= self.low * (1.0 - 1e-9) && value <= self.high * (1.0 + 1e-9);
         values.filter(|(_, value)| within(*value)).map(tick).collect()

@@ -60,7 +60,7 @@ impl ScatterChart {
             title: self.title.clone(),
             description: self.description.clone(),
             height: HEIGHT,
-            data: columns(["Of", &self.axes[0], &self.axes[1]]),
+            data: columns(&["Of", &self.axes[0], &self.axes[1]]),
             body: heading + &levels + &ticks + &spots,
         }
     }

@@ -10,7 +10,7 @@ use crate::{
     ReportError, compare,
     figures::{self, overview},
     load::{Case, Experiment},
-    page::{self, document, tables},
+    page::{self, curves, document, tables},
     plot::svg::escape,
     quantity::utc,
 };
@@ -241,12 +241,22 @@ pub fn result(index: &RunIndex, found: &Found, now: SystemTime) -> Result<String
         live,
         page::verdict(&experiment),
         page::run_states(&experiment, "each run's page"),
+        over_an_axis(&experiment),
         goodput(&experiment),
         tables::summary(&experiment),
         runs(&experiment, &found.id),
         tables::foot([&experiment]),
     ];
     Ok(within(&experiment.title.clone(), &[here], &sections.concat()))
+}
+
+/// Metrics over an axis of the sweep; of many cases goodput alone.
+fn over_an_axis(experiment: &Experiment) -> String {
+    let mut found = figures::Curves::of(experiment, None, "e1");
+    if let Some(curves) = found.as_mut().filter(|_| experiment.cases.len() > CASES_DRAWN) {
+        curves.measures.truncate(1);
+    }
+    curves::section(found.as_ref())
 }
 
 fn goodput(experiment: &Experiment) -> String {
@@ -292,7 +302,7 @@ fn runs(experiment: &Experiment, id: &str) -> String {
 
 /// Everything about it, drawn.
 fn whole(experiment: &Experiment) -> String {
-    let drawn = figures::draw(experiment, "e1", figures::Repeats::All);
+    let drawn = figures::draw(experiment, "e1", &figures::Choice::default());
     page::experiment(0, experiment, &drawn) + &tables::foot([experiment])
 }
 
