@@ -91,6 +91,21 @@ def test_a_column_of_samples_is_the_files_own_where_an_axis_is_called_like_it(as
     assert ask("--csv", "select count(*) from tcp where role = '1500'", out).splitlines()[1:] == ["0"]
 
 
+def test_an_axis_of_numbers_in_one_result_and_of_names_in_another_has_the_labels_that_the_files_have(ask, program, tmp_path):
+    axis = "[sweep]\nloss = { set = \"links.path.loss\", values = [0, 1e-5] %s }\n"
+    for result, labels in (("numbers", ""), ("names", ", labels = [\"none\", \"some\"]")):
+        spec = RELAYED.partition("[sweep]")[0].replace("to = \"receiver\"", "to = \"receiver\"\ncc = \"reno\"")
+        (tmp_path / "spec.toml").write_text(spec + axis % labels)
+        made = subprocess.run([program, "lab", "run", "spec.toml", "--backend", "sim", "-o", result], cwd=tmp_path, capture_output=True)
+        assert (tmp_path / result / "results.parquet").is_file(), made.stderr
+    query = "select distinct loss, loss_number from results order by all"
+    both = [str(tmp_path / result) for result in ("numbers", "names")]
+    expected = ["0,0.0", "0.00001,0.00001", "none,0.0", "some,0.00001"]
+    for results in (both, both[::-1]):
+        assert ask("--csv", query, *results).splitlines()[1:] == expected
+    assert ask("--csv", "select distinct loss from results where loss > 0", both[0]).splitlines()[1:] == ["0.00001"]
+
+
 def asked(program, *arguments):
     return subprocess.run([program, "lab", "query", *arguments], env=environment(), capture_output=True, text=True)
 

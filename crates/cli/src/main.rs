@@ -18,6 +18,7 @@ mod stop;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use outcome::Outcome;
+use std::io::Write as _;
 
 /// TCP over long fat networks: seen, steered, relayed and proven.
 ///
@@ -92,8 +93,20 @@ fn look_names_up_here() {
 /// The arguments of this process; ends it where they are wrong, or help is asked for.
 fn parsed() -> Cli {
     let command = with_negative_quantities(Cli::command());
-    let matches = command.try_get_matches().unwrap_or_else(|error| refuse(&error));
+    let matches = command.try_get_matches().unwrap_or_else(|error| answer(&error));
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Ends the process with what was asked for (help, the version), or with what is wrong with its arguments.
+fn answer(error: &clap::Error) -> ! {
+    if error.use_stderr() {
+        refuse(error);
+    }
+    let written = error.print().and_then(|()| std::io::stdout().flush());
+    std::process::exit(match output::unless_closed(written) {
+        Ok(()) => error.exit_code(),
+        Err(unwritten) => outcome::failed(&unwritten).into(),
+    })
 }
 
 /// What the standard library says of a text that is no number or no address, and the mend, which it does not say.

@@ -4,6 +4,9 @@ use crate::output;
 use longfat_host::support::Missing;
 use std::process::ExitCode;
 
+/// Exit code of what failed: usage, input or I/O.
+const FAILED: u8 = 2;
+
 /// Result of a command.
 pub type Outcome = Result<(), Failure>;
 
@@ -52,10 +55,7 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
             eprintln!("longfat: expectation missed: {what}");
             ExitCode::from(1)
         }
-        Err(Failure::Failed(error)) => {
-            eprintln!("longfat: {}", said_once(&error));
-            ExitCode::from(2)
-        }
+        Err(Failure::Failed(error)) => ExitCode::from(failed(&error)),
         Err(Failure::Unsupported(missing)) => {
             unsupported("this host cannot do that; nothing was touched", missing)
         }
@@ -69,6 +69,12 @@ pub fn exit_code(outcome: Outcome) -> ExitCode {
         }
         Err(Failure::Child(code)) => ExitCode::from(code),
     }
+}
+
+/// Says on standard error what failed; gives back the exit code that says so.
+pub fn failed(error: &anyhow::Error) -> u8 {
+    eprintln!("longfat: {}", said_once(error));
+    FAILED
 }
 
 fn unsupported(what: &str, missing: Vec<Missing>) -> ExitCode {

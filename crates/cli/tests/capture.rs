@@ -6,6 +6,7 @@ use serde_json::Value;
 use std::{
     net::UdpSocket,
     path::Path,
+    process::Stdio,
     time::{Duration, Instant},
 };
 
@@ -268,6 +269,71 @@ fn what_found_no_room_is_told_by_the_exit_code_the_summary_and_the_file() {
     let analysis = analyzed(&[&file]);
     assert_eq!(number(&analysis["capture"]["interfaces"][0]["dropped"]), dropped);
     assert_eq!(number(&analysis["capture"]["packets"]), written(&summary));
+}
+
+#[test]
+fn on_a_full_disk_the_file_ends_with_a_whole_packet_and_everything_that_matched_is_accounted_for() {
+    let bed = Bed::new("full");
+    let place = bed.file("small");
+    std::fs::create_dir(&place).unwrap();
+    // Mounted for this program alone, and gone with it.
+    let mut command = bed.near.command("unshare");
+    let script = "mount -t tmpfs -o size=256k none \"$1\" && \"$2\" capture -i eth0 -o \"$1/full.pcapng\" --user root --json \
+                  --duration 20s udp and dst port 9; code=$?; cp \"$1/full.pcapng\" \"$3\"; exit $code";
+    let file = bed.file("full.pcapng");
+    command.args(["-m", "sh", "-c", script, "sh", &place, env!("CARGO_BIN_EXE_longfat"), &file]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    let mut child = child;
+    while child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(15) {
+        datagrams(&bed, 300);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let output = ended(child);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("the disk is full") && said.contains("No space left"), "{said}");
+    let way = &json(&output.stdout)["outbound"];
+    let of = |name: &str| number(&way[name]);
+    assert!(of("written_packets") > 1000 && of("dropped_packets") > 0, "{way}");
+    assert_eq!(of("written_packets") + of("dropped_packets"), of("matched_packets"), "{way}");
+    let capture = &analyzed(&[&file])["capture"];
+    assert_eq!(number(&capture["packets"]), of("written_packets"), "{capture}");
+    assert_eq!(number(&capture["damage_count"]), 0, "{capture}");
+    assert_eq!(number(&capture["interfaces"][0]["dropped"]), of("dropped_packets"), "{capture}");
+}
+
+#[test]
+fn a_program_is_captured_from_its_first_packet_to_its_last_and_its_exit_code_is_told() {
+    let bed = Bed::new("prog");
+    let file = bed.file("prog.pcapng");
+    let mut args =
+        vec!["capture", "-i", "eth0", "--netns", bed.near.name(), "-o", &file, "--json", "udp and out", "--"];
+    let said = "exec 3<>/dev/udp/10.77.0.2/9; for n in 1 2 3; do echo $n >&3; done 2>/dev/null; exit 7";
+    args.extend(["bash", "-c", said]);
+    let output = longfat(&args).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{words}");
+    assert!(
+        words.contains("until 'bash' ends") && words.contains("'bash' ended with exit code 7"),
+        "{words}"
+    );
+    let summary = json(&output.stdout);
+    // A refusal of one datagram comes back as an error of the next.
+    assert!(number(&summary["program_exit_code"]) == 7 && written(&summary) >= 1, "{summary}");
+    std::fs::remove_file(&file).unwrap();
+    *args.last_mut().unwrap() = "sleep 2";
+    args.splice(1..1, ["--duration", "100ms"]);
+    let output = longfat(&args).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && words.contains("'bash' goes on"), "{words}");
+    assert_eq!(json(&output.stdout)["program_exit_code"], Value::Null);
+    std::fs::remove_file(&file).unwrap();
+    let length = args.len();
+    args.truncate(length - 2);
+    *args.last_mut().unwrap() = "/nonexistent/program";
+    assert!(refused(&args[1..]).contains("start '/nonexistent/program'") && !Path::new(&file).exists());
+    assert!(refused(&["-i", "lo", "-o", "-", "--", "true"]).contains("name a file with -o"));
 }
 
 fn refused(args: &[&str]) -> String {

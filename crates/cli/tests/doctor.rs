@@ -229,3 +229,43 @@ fn a_file_of_something_else_is_refused_by_name_with_what_writes_one() {
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("longfat doctor --save"), "{output:?}");
 }
+
+#[test]
+fn what_only_the_first_namespace_has_is_said_and_neither_missed_nor_put_back_in_another() {
+    in_own_network("first", |host| {
+        let path = ["--rate", "10Gbit", "--rtt", "90ms"];
+        let told = inside(host, &[&path[..], &["--json"]].concat());
+        let found: Value = serde_json::from_slice(&told.stdout).unwrap();
+        let elsewhere: Vec<_> = found["first_namespace_only"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|key| key.as_str().unwrap())
+            .collect();
+        assert!(elsewhere.contains(&"net.core.default_qdisc") && elsewhere.contains(&"net.core.rmem_max"));
+        assert!(!elsewhere.contains(&RMEM), "{elsewhere:?}");
+        for one in found["advice"].as_array().unwrap() {
+            let key = one["setting"].as_str().unwrap().strip_prefix("sysctl ").unwrap_or_default();
+            let mend = one["mend"].as_str().unwrap_or_default();
+            let first = mend.starts_with("nsenter --net=/proc/1/ns/net sysctl -w");
+            assert_eq!(first, elsewhere.contains(&key) && !mend.is_empty(), "{one}");
+        }
+        let lines = text(&inside(host, &path).stdout);
+        let words = lines.split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = "Set only in the machine's first network namespace: net.core.default_qdisc, ";
+        assert!(words.contains(said), "{lines}");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("before.json");
+        let file = file.to_str().unwrap();
+        assert!(inside(host, &["--save", file]).status.success());
+        let mut kept: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        kept["settings"]["sysctl net.core.default_qdisc"] = "fq".into();
+        std::fs::write(file, kept.to_string()).unwrap();
+        for what in ["--diff", "--restore"] {
+            let output = inside(host, &[what, file]);
+            let said = text(&output.stderr);
+            assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0), "{what}: {output:?}");
+            assert!(said.contains("net.core.default_qdisc = fq is left out: it is set only in"), "{said}");
+        }
+    });
+}

@@ -5,6 +5,7 @@
 //! but for one thing.
 
 use crate::programs;
+use longfat_schema::run::{RunStatus, find_runs};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -110,4 +111,20 @@ fn figures_of_any_size_are_figures() {
     let output = bed.run("huge_figures");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(matches!(output.status.code(), Some(0..=2)) && !text.contains("panicked"), "{text}");
+}
+
+#[test]
+fn of_a_failed_run_what_the_programs_said_on_every_machine_is_in_its_directory() {
+    let bed = Bed::new();
+    let output = bed.run("run_failed");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_ne!(output.status.code(), Some(0), "{text}");
+    let run = find_runs(&bed.path("out")).unwrap().1.remove(0);
+    let failure = ["host 'b': receiver on host 'b' ended early".to_owned()];
+    assert_eq!((run.manifest.status, &run.manifest.reasons[..]), (RunStatus::Failed, &failure[..]), "{text}");
+    for (log, machine) in [("receiver-b.log", "b"), ("sender-measured.log", "a")] {
+        let said = fs::read_to_string(run.path.join("log").join(log)).unwrap();
+        assert_eq!(said, format!("$ {machine}"), "{log}");
+    }
+    assert!(run.path.join("raw/fetched/receiver-b.jsonl").exists());
 }

@@ -4,19 +4,26 @@
 //! Ray is a module of a hundred lines here (`hostile/ray`). What Ray itself would run of a hostile worker's pickles is
 //! not tried: that is a cluster's trust.
 
+use nix::sys::socket::Backlog;
 use std::{
     fs,
+    net::{SocketAddr, TcpListener, TcpStream},
     path::Path,
     process::{Command, Output},
+    time::Duration,
 };
 
 const SPEC: &str = include_str!("hostile/spec.toml");
 const MESSAGE_BYTES_MAX: usize = 8000;
 
 fn run(place: &Path, trick: &str) -> Output {
+    run_at(place, trick, &[])
+}
+
+fn run_at(place: &Path, trick: &str, address: &[&str]) -> Output {
     fs::write(place.join("spec.toml"), SPEC).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
-    command.args(["lab", "run", "spec.toml", "--backend", "sim", "-o", "out", "--on", "ray"]);
+    command.args(["lab", "run", "spec.toml", "--backend", "sim", "-o", "out", "--on", "ray"]).args(address);
     let modules = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/hostile");
     command.current_dir(place).env("PYTHONPATH", modules).env("PYTHONDONTWRITEBYTECODE", "1");
     command.env("TRICK", trick).env_remove("RAY_ADDRESS").output().unwrap()
@@ -41,6 +48,45 @@ fn an_honest_worker_makes_the_run_that_it_was_asked_for() {
     let output = run(place.path(), "nothing");
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(place.path().join("out/result.json").exists());
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_named_and_not_waited_for() {
+    let place = tempfile::tempdir().unwrap();
+    // A port that nobody has, and one whose queue is full, where connections are not answered at all.
+    let (gone, deaf) = (gone(), Deaf::new());
+    for (address, why) in [(gone, "refused"), (deaf.address, "timed out")] {
+        for address in [address.to_string(), format!("ray://{address}")] {
+            let output = run_at(place.path(), "nothing", &["--address", &address]);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{said}");
+            assert!(said.contains(&format!("no cluster at {address}: ")), "{said}");
+            assert!(said.contains(why) || said.contains("has not answered"), "{said}");
+        }
+    }
+}
+
+fn gone() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A listener that takes no connection.
+struct Deaf {
+    address: SocketAddr,
+    _listener: TcpListener,
+    _queued: Vec<TcpStream>,
+}
+
+impl Deaf {
+    fn new() -> Deaf {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // What listens already takes a shorter queue.
+        nix::sys::socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let patience = Duration::from_millis(300);
+        let queued = std::iter::from_fn(|| TcpStream::connect_timeout(&address, patience).ok());
+        Deaf { address, _queued: queued.collect(), _listener: listener }
+    }
 }
 
 macro_rules! tricks {

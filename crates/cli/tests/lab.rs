@@ -425,6 +425,25 @@ fn what_cannot_be_slowed_is_refused_before_anything_is_made() {
 }
 
 #[test]
+fn ipv4_passes_links_that_are_too_small_for_ipv6_through_a_relay_too() {
+    let bench = Bench::new("small");
+    let mtus = ["--set", "links.lan.mtu=1000", "--set", "links.path.mtu=576"];
+    let output = bench.lab(&[&["run", "spec.toml", "-o", "out"][..], &mtus].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let (_, runs) = find_runs(&bench.path("out")).unwrap();
+    assert_eq!(runs.len(), 2);
+    for run in &runs {
+        assert_eq!(run.manifest.status, RunStatus::Done, "{:?}", run.manifest.reasons);
+    }
+    let simulated = bench.lab(&[&["run", "spec.toml", "-o", "sim", "--backend", "sim"][..], &mtus].concat());
+    assert_eq!(simulated.status.code(), Some(0), "{}", stderr(&simulated));
+    let refused = bench.lab(&[&["check", "spec.toml", "--set", "family=6"][..], &mtus].concat());
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("flow 'measured' uses IPv6 there"), "{}", stderr(&refused));
+    assert_eq!(bench.left_behind(), Vec::<String>::new());
+}
+
+#[test]
 fn a_program_that_fails_fails_the_run_and_is_quoted() {
     let bench = Bench::new("failing");
     // One port, which the control connection has.

@@ -217,6 +217,33 @@ fn the_driver_says_ready_and_ends_on_sigterm_with_its_summary_and_samples() {
     assert!(kept.contains(r#""type":"queue""#) && kept.contains(r#""type":"link""#), "{kept}");
 }
 
+#[test]
+fn a_driver_whose_interface_goes_tells_what_it_carried_and_why_it_ended() {
+    for (name, command) in
+        [("down", ["set", "dev", "right", "down"]), ("gone", ["del", "dev", "right", "type"])]
+    {
+        let wire = Wire::new(name);
+        let directory = tempfile::tempdir().unwrap();
+        let (plan, samples) = (directory.path().join("path.toml"), directory.path().join("samples.jsonl"));
+        std::fs::write(&plan, "rate = '10Mbit'\ndelay = '3ms'").unwrap();
+        let arguments = ["--json", "--samples", samples.to_str().unwrap()];
+        let mut driver = wire.drive(plan.to_str().unwrap(), "left", &arguments);
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "ready");
+        let more: &[&str] = if name == "gone" { &["veth"] } else { &[] };
+        wire.ip(&[&["-n", &wire.0, "link"][..], &command, more].concat());
+        let summary: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert!(summary["forward"]["offered_packets"].is_u64(), "{summary}");
+        let why = "interface 'right' is down or gone";
+        assert!(summary["failure"].as_str().unwrap().starts_with(why), "{summary}");
+        let output = driver.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(&format!("longfat: {why}")), "{said}");
+        let kept = std::fs::read_to_string(samples).unwrap();
+        assert!(kept.contains(r#""type":"link""#) && kept.contains(why), "{kept}");
+    }
+}
+
 /// `timeout` tells a process, and then its group.
 #[test]
 fn two_signals_at_once_are_one_wish_to_end() {

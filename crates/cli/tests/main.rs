@@ -16,6 +16,7 @@ mod hostile_hosts;
 mod hostile_ray;
 mod hosts;
 mod hosts_bed;
+mod hosts_ends;
 mod lab;
 mod left_behind;
 mod link;

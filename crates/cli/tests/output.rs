@@ -69,3 +69,20 @@ fn a_disk_without_room_is_told_and_is_no_success() {
     assert_eq!(output.status.code(), Some(2), "{said}");
     assert!(said.contains("standard output"), "{said}");
 }
+
+#[test]
+fn help_and_version_are_told_or_are_no_success() {
+    for asked in
+        [&["--help"][..], &["--version"], &["transfer", "--help"], &["help", "lab", "run"], &["relay", "-h"]]
+    {
+        let ended = |to: Stdio| longfat(asked).stdout(to).stderr(Stdio::piped()).output().unwrap();
+        let lost = ended(full());
+        let said = String::from_utf8_lossy(&lost.stderr).into_owned();
+        assert_eq!(lost.status.code(), Some(2), "{asked:?}: {said}");
+        assert!(said.contains("standard output") && said.contains("No space left"), "{asked:?}: {said}");
+        for gone in [closed(), hung_up()] {
+            let output = ended(gone);
+            assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{asked:?}: {output:?}");
+        }
+    }
+}

@@ -1,10 +1,12 @@
 //! `longfat transfer serve` as strangers meet it: what is left of root's rights, and what reaches a terminal. Needs
 //! root.
 
+use crate::programs;
 use longfat_host::{Lease, Namespace};
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
@@ -124,6 +126,34 @@ fn a_trusted_server_keeps_the_one_right_that_congestion_controls_and_buffers_wan
     assert_eq!(server.field("CapEff:"), "0000000000001000", "CAP_NET_ADMIN alone");
     // Far beyond net.core.wmem_max.
     server.sends(&["--reverse", "--sndbuf", "64MiB"]);
+}
+
+#[test]
+fn a_congestion_control_that_is_for_others_is_told_from_one_that_is_not_there() {
+    // Ours are for those with root's rights until root allows them to all.
+    let ours = longfat_kernel::cc::hold(longfat_cc::Algorithm::find("scalable").unwrap()).unwrap();
+    let own = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(own.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let program = own.path().join("longfat");
+    programs::copy(env!("CARGO_BIN_EXE_longfat"), &program);
+    let server = Server::with(&[]);
+    let to = format!("127.0.0.1:{}", server.port);
+    let refused = |args: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["transfer", "send", &to, "--bytes", "1kB"]).args(args).uid(65534).gid(65534);
+        let output = command.output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        said
+    };
+    for end in ["--cc", "--cc-receiver"] {
+        let said = refused(&[end, ours.kernel_name()]);
+        assert!(said.contains("'lf_scalable' is there, but this user may not use it"), "{said}");
+        let allow = "sysctl -w net.ipv4.tcp_allowed_congestion_control=\"";
+        assert!(said.contains(allow) && said.contains(" lf_scalable\""), "{said}");
+        let said = refused(&[end, "lf_nosuch"]);
+        assert!(!said.contains("is there") && said.contains("No such file"), "{said}");
+    }
 }
 
 #[test]

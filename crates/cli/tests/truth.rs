@@ -45,13 +45,13 @@ fn no_cell_of_the_grid_is_valid_and_off_by_more_than_a_fifth() {
     // Shorter than by hand.
     let grid = fs::read_to_string(GRID).unwrap();
     let short =
-        grid.replacen("\nwarmup = \"5s\"\nduration = \"15s\"\n", "\nwarmup = \"2s\"\nduration = \"6s\"\n", 1);
+        grid.replacen("\nwarmup = \"5s\"\nduration = \"15s\"\n", "\nwarmup = \"1s\"\nduration = \"4s\"\n", 1);
     assert_ne!(short, grid);
     let (file, out) = (directory.path().join("grid.toml"), directory.path().join("out"));
     fs::write(&file, short).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
     // A run that the machine held up tells nothing, and is tried again; one that is valid is judged.
-    command.args(["lab", "run"]).arg(file).args(["--set", "retries=2", "-o"]).arg(&out);
+    command.args(["lab", "run"]).arg(file).args(["--set", "retries=1", "-o"]).arg(&out);
     command.args(["--cell", "rate=100Mbit", "--cell", "rtt=30ms", "--cell", "queue=0.5"]);
     let output = command.output().unwrap();
     let said =
@@ -89,7 +89,7 @@ fn a_run_far_from_its_twin_is_held_against_twins_that_are_held_up_as_it_was() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_longfat"));
     command.args(["lab", "run", SHORT_QUEUES, "--repeats", "3", "-o"]).arg(&out);
     command.args(["--cell", "cc=reno", "--cell", "rate=200Mbit", "--cell", "delay=20ms"]);
-    for set in ["retries=0", "warmup=3s", "duration=10s"] {
+    for set in ["retries=0", "warmup=2s", "duration=6s"] {
         command.args(["--set", set]);
     }
     let output = command.output().unwrap();

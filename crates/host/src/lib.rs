@@ -51,6 +51,14 @@ pub enum Error {
         /// What the kernel said.
         source: std::io::Error,
     },
+    /// A congestion control that the kernel has, and gives to others only.
+    #[error("congestion control '{name}' is there, but this user may not use it; {mend}")]
+    CcRestricted {
+        /// Name of the congestion control.
+        name: String,
+        /// What to do about it.
+        mend: String,
+    },
     /// A key that cannot be used.
     #[error("the key {0}")]
     Key(String),
@@ -91,7 +99,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 impl Error {
     /// Whether the kernel refused for want of rights.
     pub fn is_not_permitted(&self) -> bool {
-        matches!(self, Error::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
+        match self {
+            Error::Io { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
+            Error::CcRestricted { .. } => true,
+            _ => false,
+        }
     }
 
     pub(crate) fn io(what: impl Into<String>, source: impl Into<std::io::Error>) -> Error {

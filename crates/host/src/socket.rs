@@ -1,6 +1,6 @@
 //! TCP sockets: congestion control, buffers, TCP_INFO.
 
-use crate::{Error, Result, monotonic_us};
+use crate::{Error, Result, monotonic_us, sysctl};
 use longfat_schema::record::TcpSample;
 use std::{ffi::c_void, io, os::fd::AsFd, os::fd::AsRawFd};
 
@@ -60,7 +60,25 @@ pub fn set_cc(socket: &impl AsFd, name: &str) -> Result<()> {
             name.len() as libc::socklen_t,
         )
     };
-    if result == 0 { Ok(()) } else { Err(Error::io(what(), io::Error::last_os_error())) }
+    if result == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        refused if refused.raw_os_error() == Some(libc::EPERM) => Err(restricted(name)),
+        refused => Err(Error::io(what(), refused)),
+    }
+}
+
+/// What the kernel gives to everybody.
+const ALLOWED: &str = "net.ipv4.tcp_allowed_congestion_control";
+
+/// A congestion control that is only for who has CAP_NET_ADMIN, and for whom root allows it.
+fn restricted(name: &str) -> Error {
+    let allowed =
+        sysctl::read(ALLOWED).map_or_else(|_| name.to_owned(), |allowed| format!("{allowed} {name}"));
+    let mend =
+        format!("run it as root, or have root allow it to everybody: sysctl -w {ALLOWED}=\"{allowed}\"");
+    Error::CcRestricted { name: name.to_owned(), mend }
 }
 
 /// The congestion control in use.
@@ -361,6 +379,21 @@ mod tests {
         assert_eq!(cc(&socket).unwrap(), "reno");
         let message = set_cc(&socket, "no-such-cc").unwrap_err().to_string();
         assert!(message.contains("'no-such-cc'") && message.contains("longfat cc list"), "{message}");
+    }
+
+    #[test]
+    fn a_congestion_control_that_is_for_others_is_told_from_one_that_is_not_there() {
+        let error = restricted("vegas");
+        let allowed = sysctl::read(ALLOWED).unwrap();
+        assert!(error.is_not_permitted());
+        let mend = format!("sysctl -w {ALLOWED}=\"{allowed} vegas\"");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("congestion control 'vegas' is there, but") && said.ends_with(&mend),
+            "{said}"
+        );
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(!set_cc(&listener, "no-such-cc").unwrap_err().is_not_permitted());
     }
 
     #[test]

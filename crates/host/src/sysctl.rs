@@ -41,6 +41,11 @@ pub fn check_writable(key: &str) -> Result<()> {
     opened.map(drop).map_err(|source| Error::io(format!("open sysctl '{key}' to set it"), source))
 }
 
+/// Whether a key is there, and not only shown: some are shown to every network namespace, and set in the first one.
+pub fn is_settable(key: &str) -> bool {
+    fs::metadata(path(key)).is_ok_and(|found| found.permissions().mode() & 0o222 != 0)
+}
+
 /// Every setting under `net`, sorted by name. Names keep `/` within interface names as the kernel does. What cannot be
 /// written is no setting (which congestion controls there are, how many connections are tracked), and what only root
 /// may read (the key of Fast Open) is nobody else's business: both are left out.
@@ -79,6 +84,14 @@ mod tests {
         for key in ["kernel.core_pattern", "/kernel/core_pattern", "vm.swappiness", ""] {
             assert!(matches!(write(key, "1"), Err(Error::SysctlOfMachine(_))), "{key}");
         }
+    }
+
+    #[test]
+    fn a_key_that_is_shown_alone_is_told_from_one_that_can_be_set() {
+        assert!(is_settable("net.ipv4.tcp_rmem"));
+        assert!(
+            !is_settable("net.ipv4.tcp_available_congestion_control") && !is_settable("net.ipv4.no_such")
+        );
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::{
 };
 use longfat_host::{
     Lease, Namespace, facts,
-    interface::{End, veth},
+    interface::{End, IPV6_MTU_MIN_BYTES, veth},
     sysctl,
 };
 use longfat_schema::run::HostState;
@@ -45,7 +45,7 @@ impl Network {
             }
         }
         for host in &plan.hosts {
-            network.furnish(host)?;
+            network.furnish(host, plan)?;
         }
         Ok(network)
     }
@@ -89,16 +89,18 @@ impl Network {
         for end in &cable.ends {
             let host = self.host(&end.host)?;
             host.ip(&["addr", "add", &format!("{}/{IPV4_PREFIX}", end.ipv4), "dev", name])?;
-            host.ip(&["addr", "add", &format!("{}/{IPV6_PREFIX}", end.ipv6), "dev", name, "nodad"])?;
+            if has_ipv6(cable) {
+                host.ip(&["addr", "add", &format!("{}/{IPV6_PREFIX}", end.ipv6), "dev", name, "nodad"])?;
+            }
         }
         Ok(())
     }
 
     /// Has both ends of a link wait so long for a neighbour's answer.
     fn await_neighbours(&self, cable: &CablePlan, wait: Duration) -> longfat_host::Result<()> {
-        let keys =
-            ["ipv4", "ipv6"].map(|family| format!("net.{family}.neigh.{}.retrans_time_ms", cable.name));
-        let sysctls = BTreeMap::from(keys.map(|key| (key, wait.as_millis().to_string())));
+        let families = if has_ipv6(cable) { &["ipv4", "ipv6"][..] } else { &["ipv4"] };
+        let keys = families.iter().map(|family| format!("net.{family}.neigh.{}.retrans_time_ms", cable.name));
+        let sysctls = keys.map(|key| (key, wait.as_millis().to_string())).collect();
         cable.ends.iter().try_for_each(|end| set_sysctls(self.host(&end.host)?, &sysctls))
     }
 
@@ -112,17 +114,25 @@ impl Network {
         Ok(namespace)
     }
 
-    fn furnish(&self, plan: &HostPlan) -> longfat_host::Result<()> {
+    fn furnish(&self, plan: &HostPlan, whole: &Plan) -> longfat_host::Result<()> {
         let host = self.host(&plan.name)?;
         for route in &plan.routes {
             host.ip(&["route", "add", &route.ipv4, "via", &route.ipv4_via.to_string()])?;
-            host.ip(&["-6", "route", "add", &route.ipv6, "via", &route.ipv6_via.to_string()])?;
+            let is_its = |cable: &&CablePlan| cable.ends.iter().any(|end| end.ipv6 == route.ipv6_via);
+            if whole.links.iter().find(is_its).is_some_and(has_ipv6) {
+                host.ip(&["-6", "route", "add", &route.ipv6, "via", &route.ipv6_via.to_string()])?;
+            }
         }
         host.run(|| {
             let prepare = |interface: &String| longfat_link::driver::prepare_interface(interface);
             plan.unsegmented.iter().try_for_each(prepare)
         })?
     }
+}
+
+/// Whether the ends of a link have IPv6: Linux gives none to interfaces of a smaller MTU.
+fn has_ipv6(cable: &CablePlan) -> bool {
+    cable.mtu_bytes >= IPV6_MTU_MIN_BYTES
 }
 
 fn missing(name: &str) -> longfat_host::Error {

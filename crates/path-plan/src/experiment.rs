@@ -22,7 +22,8 @@ pub fn experiment_name(plan: &PathPlan) -> String {
     let path = &plan.path;
     let mut name = format!("plan-{}-{}", path.rate, path.rtt);
     if path.loss > 0.0 {
-        let _ = write!(name, "-loss{:.1e}", path.loss);
+        let rounded = format!("{:.1e}", path.loss).parse().unwrap_or(path.loss);
+        let _ = write!(name, "-loss{}", number(rounded));
     }
     if path.flows > 1 {
         let _ = write!(name, "-{}flows", path.flows);
@@ -104,9 +105,13 @@ fn head(plan: &PathPlan, span: &Span) -> String {
          #   longfat lab run {name}.toml --backend sim\n\
          #   sudo longfat lab run {name}.toml\n\n\
          name = \"{name}\"\n\
-         title = \"{flows} on {} x {}, loss {:e}: what the plan says\"\n\
+         title = \"{flows} on {} x {}, loss {}: what the plan says\"\n\
          warmup = \"{}s\"\nduration = \"{}s\"\nfocus = \"planned\"\nsample_every = \"50ms\"\n\n",
-        path.rate, path.rtt, path.loss, span.warmup_s, span.duration_s
+        path.rate,
+        path.rtt,
+        number(path.loss),
+        span.warmup_s,
+        span.duration_s
     )
 }
 
@@ -117,7 +122,7 @@ fn setting(plan: &PathPlan) -> String {
     for sysctl in plan.sysctls.iter().filter(|sysctl| sysctl.key.ends_with("mem")) {
         let _ = writeln!(text, "# {}\n\"{}\" = \"{}\"", sysctl.why, sysctl.key, sysctl.value);
     }
-    let loss = if path.loss > 0.0 { format!("\nloss = {:?}", path.loss) } else { String::new() };
+    let loss = if path.loss > 0.0 { format!("\nloss = {}", number(path.loss)) } else { String::new() };
     let _ = write!(
         text,
         "\n[hosts.sender]\n[hosts.receiver]\n\n\
@@ -159,8 +164,8 @@ fn case(forecast: &Forecast, span: &Span) -> String {
     let _ = write!(
         text,
         "\n[[expect]]\ntext = \"{cc} gets what the plan says, within a factor of {factor}\"\n\
-         left = {{ case = \"{cc}\", metric = \"goodput_bps\", of = \"planned\" }}\nright = {:?}\nat_least = {:.3}\nat_most = {factor}\n",
-        goodput.0 as f64,
+         left = {{ case = \"{cc}\", metric = \"goodput_bps\", of = \"planned\" }}\nright = {}\nat_least = {:.3}\nat_most = {factor}\n",
+        goodput.0,
         1.0 / factor
     );
     text
@@ -175,6 +180,12 @@ impl Limit {
             Limit::Loss => "loss",
         }
     }
+}
+
+/// A number as a person writes it, and reads back exactly: with an exponent only where there would be many zeros.
+fn number(value: f64) -> String {
+    const LEAST: f64 = 1e-4;
+    if value == 0.0 || value.abs() >= LEAST { value.to_string() } else { format!("{value:e}") }
 }
 
 /// In the units people use where that is exact, in base units otherwise.
@@ -192,5 +203,33 @@ struct Exact<'a, Q>(&'a Q);
 impl<Q: serde::Serialize> fmt::Display for Exact<'_, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.serialize(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn numbers_are_written_as_people_write_them() {
+        let cases = [
+            (0.0, "0"),
+            (0.001, "0.001"),
+            (0.0012, "0.0012"),
+            (1e-7, "1e-7"),
+            (2.5e-5, "2.5e-5"),
+            (96e6, "96000000"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_is_read_back_exactly(value in prop_oneof![0.0..1.0f64, 1e-12..1e-3f64, 1.0..1e12f64]) {
+            prop_assert_eq!(number(value).parse(), Ok(value));
+        }
     }
 }

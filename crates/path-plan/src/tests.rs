@@ -203,6 +203,8 @@ proptest! {
         simulated::check(&plans(&read).unwrap()).unwrap();
         let link = plans(&read).unwrap()[0].links[0].path.clone().unwrap();
         prop_assert_eq!(link.forward.line.rate_bps, Some(rate));
+        let loss = format!("{:?}", link.forward.line.loss);
+        prop_assert!(spec.loss == 0.0 || loss.contains(&format!("probability: {:?}", spec.loss)), "{}", loss);
         for forecast in &plan.forecasts {
             prop_assert!(forecast.share > 0.0 && forecast.share <= 1.0, "{:?}", forecast);
             prop_assert!(forecast.goodput.0 <= plan.goodput_max_bps + 1);

@@ -71,10 +71,11 @@ fn so_they_do_where_the_server_deals_packets_out_to_its_processors() {
     let bed = Bed::new("deal");
     deal_out(&bed);
     let order = |_| order_at_the_server(&bed, Bed::transparent(), at(ANYWHERE));
-    let exchanged: usize = (0..4).map(order).map(|order| exchanged(&order)).sum();
+    let mut rounds: Vec<usize> = (0..5).map(order).map(|order| exchanged(&order)).collect();
+    rounds.sort_unstable();
     // Without any relay it is one in 200 to one in 1000: a processor may be late by more than a round trip. When dials
-    // do not wait for each other it is one in ten.
-    assert!(exchanged <= 4 * CONNECTIONS / 25, "{exchanged} of {}", 4 * CONNECTIONS);
+    // do not wait for each other it is one in ten. A processor that stands still spoils a round.
+    assert!(rounds[2] <= CONNECTIONS / 25, "{rounds:?} of {CONNECTIONS}");
 }
 
 /// How many sockets each epoll instance of this process watches, most first.

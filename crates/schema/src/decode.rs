@@ -99,6 +99,8 @@ fn in_words(message: &str) -> String {
         other if other.starts_with("struct ") => "a table",
         other => other,
     };
+    let found =
+        found.replace("invalid type: map", "invalid type: table").replace("type: sequence", "type: list");
     format!("{found}, expected {words}")
 }
 

@@ -113,6 +113,9 @@ impl Window {
     }
 }
 
+/// What an end says first of a connection that its peer, or somebody between them, reset.
+pub(crate) const BROKE: &str = "the connection broke";
+
 /// One summary per stream from what both ends say. `lost` is why an end's figures are missing.
 pub fn summarise(
     plan: &TransferPlan,
@@ -137,8 +140,10 @@ fn join(plan: &TransferPlan, source: SourceEnd, sink: SinkEnd, missing: Option<&
     let udp = plan.protocol == Protocol::Udp;
     // A stream cut at the drain limit looks broken to its receiver; the window was complete by then.
     let sink_error = if source.cut { None } else { sink.error };
+    // Who breaks a connection knows why; the sending end sees only that it broke.
+    let knows_why = |error: &String| sink_error.is_none() || !error.starts_with(BROKE);
     // To an end that is cut off its peer's death may look like a good end.
-    let error = source.error.or(sink_error).or(missing.map(str::to_owned));
+    let error = source.error.filter(knows_why).or(sink_error).or(missing.map(str::to_owned));
     // A stream that ended early is counted over the time it lived.
     let duration_us = if error.is_some() { sink.window_us.min(sink.seen_us) } else { sink.window_us };
     FlowSummary {
@@ -237,6 +242,20 @@ mod tests {
         };
         assert_eq!(error(SourceEnd { cut: true, ..SourceEnd::default() }), None);
         assert_eq!(error(SourceEnd::default()), Some("reset".into()));
+    }
+
+    #[test]
+    fn a_receiver_that_breaks_the_connection_says_why_and_its_sender_does_not_hide_it() {
+        let plan = TransferPlan::default();
+        let of = |source: &str, sink: Option<&str>| {
+            let source = SourceEnd { error: Some(source.to_owned()), ..SourceEnd::default() };
+            let sink = SinkEnd { error: sink.map(str::to_owned), ..SinkEnd::default() };
+            summarise(&plan, &[source], &[sink], None)[0].error.clone().unwrap()
+        };
+        let broke = format!("{BROKE} after 9 bytes: Broken pipe (os error 32)");
+        assert_eq!(of(&broke, Some("as much as is allowed")), "as much as is allowed");
+        assert_eq!(of(&broke, None), broke);
+        assert_eq!(of("stopped", Some("reset")), "stopped");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use crate::{
     context::Context,
     echo::{EchoLayout, EchoReturns, Header},
-    ends::SourceEnd,
+    ends::{BROKE, SourceEnd},
     sockets::{LOOK_UP, reset_on_close},
 };
 use hdrhistogram::Histogram;
@@ -136,7 +136,7 @@ impl<'a> Returns<'a> {
             }
             Err(Errno::EAGAIN | Errno::EINTR) => true,
             Err(errno) => {
-                latency.error = Some(format!("the connection broke: {}", errno.desc()));
+                latency.error = Some(format!("{BROKE}: {}", errno.desc()));
                 false
             }
         }

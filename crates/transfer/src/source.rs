@@ -4,7 +4,7 @@ use crate::{
     block::BlockWriter,
     context::Context,
     echo::EchoLayout,
-    ends::{SourceEnd, rate_bps},
+    ends::{BROKE, SourceEnd, rate_bps},
     pattern::Pattern,
     returns::{Latency, Returns},
     room::Room,
@@ -139,10 +139,17 @@ fn write_all(
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
                 refuse_silence(socket, now - took_ns, plan.timeout_us)?;
             }
-            Err(error) => return Err(format!("sending failed after {position} bytes: {error}")),
+            Err(error) => return Err(format!("{} after {position} bytes: {error}", what_failed(&error))),
         }
     }
     Ok(())
+}
+
+fn what_failed(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => BROKE,
+        _ => "sending failed",
+    }
 }
 
 /// An error when the socket has taken nothing for the timeout, and its peer has acknowledged nothing, nor answered a

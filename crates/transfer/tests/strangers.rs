@@ -466,7 +466,7 @@ fn what_a_plan_does_not_say_is_held_to_the_limits_while_it_runs() {
         let outcome = send(&send_options(small.address, plan), &()).unwrap();
         let errors = outcome.errors().join("; ");
         assert!(!outcome.is_complete() && outcome.sinks.iter().all(|sink| sink.received_bytes < 50_000_000));
-        assert!(!reverse || errors.contains("--max-bytes"), "{errors}");
+        assert!(errors.contains("allows a stream 1000000 (--max-bytes)"), "{errors}");
         let short = strict(|limits| limits.duration_us = 1_500_000);
         let plan = TransferPlan {
             rate_bps: Some(8_000_000),

@@ -69,7 +69,7 @@ impl<W: Write> PcapngWriter<W> {
 
     /// Writes the section header with the name of the writing program.
     pub fn by(out: W, application: &str) -> io::Result<PcapngWriter<W>> {
-        let mut writer = PcapngWriter { out, interfaces: 0, written_bytes: 0, block: Vec::new() };
+        let mut writer = PcapngWriter::bare(out);
         writer.begin(0x0a0d_0d0a);
         writer.block.extend(0x1a2b_3c4d_u32.to_le_bytes());
         writer.block.extend([1, 0, 0, 0]);
@@ -80,6 +80,11 @@ impl<W: Write> PcapngWriter<W> {
         }
         writer.end()?;
         Ok(writer)
+    }
+
+    /// Writes blocks that belong behind others.
+    pub(crate) fn bare(out: W) -> PcapngWriter<W> {
+        PcapngWriter { out, interfaces: 0, written_bytes: 0, block: Vec::new() }
     }
 
     /// Declares an interface; gives back its number.

@@ -3,8 +3,10 @@
 //!
 //! No clock: the time of a packet says when a file is over.
 
+use super::blocks::Blocks;
+pub use super::blocks::Cut;
 #[cfg(feature = "tables")]
-use super::columns::write::ColumnsWriter;
+use super::{blocks::BUFFER_BYTES, columns::write::ColumnsWriter};
 use crate::capture::{
     Direction, LinkType,
     write::{PcapngWriter, Totals},
@@ -14,7 +16,7 @@ use std::{
     collections::VecDeque,
     ffi::OsString,
     fs::File,
-    io::{self, BufWriter, Write},
+    io::{self, Seek as _, SeekFrom, Write},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -128,8 +130,16 @@ pub struct RollError {
     source: io::Error,
 }
 
+impl RollError {
+    /// Whether there was no room.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        matches!(self.source.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    }
+}
+
 /// Standard output. When its reader has gone, what is written is dropped: that is the end of a capture, and no failure.
-struct Piped {
+pub(super) struct Piped {
     is_unread: Arc<AtomicBool>,
 }
 
@@ -155,22 +165,66 @@ impl Write for Piped {
     }
 }
 
-/// Room before the kernel is asked to write.
-const BUFFER_BYTES: usize = 1 << 20;
+/// What is written to.
+pub(super) enum Target {
+    Piped(Piped),
+    File(File),
+    /// A file that has room for so many octets.
+    #[cfg(test)]
+    Narrow(File, u64),
+}
 
-type Raw = BufWriter<Box<dyn Write + Send>>;
+impl Write for Target {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Target::Piped(piped) => piped.write(bytes),
+            Target::File(file) => file.write(bytes),
+            #[cfg(test)]
+            Target::Narrow(file, room) => match room.saturating_sub(file.stream_position()?) as usize {
+                0 => Err(io::ErrorKind::StorageFull.into()),
+                left => file.write(&bytes[..left.min(bytes.len())]),
+            },
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Target::Piped(piped) => piped.flush(),
+            Target::File(file) => file.flush(),
+            #[cfg(test)]
+            Target::Narrow(file, _) => file.flush(),
+        }
+    }
+}
+
+impl Target {
+    /// Cuts a file behind so many octets, and goes on from there.
+    pub(super) fn shorten(&mut self, bytes: u64) -> io::Result<()> {
+        match self {
+            Target::Piped(_) => Err(io::ErrorKind::Unsupported.into()),
+            Target::File(file) => shorten(file, bytes),
+            #[cfg(test)]
+            Target::Narrow(file, _) => shorten(file, bytes),
+        }
+    }
+}
+
+fn shorten(file: &mut File, bytes: u64) -> io::Result<()> {
+    file.set_len(bytes)?;
+    file.seek(SeekFrom::Start(bytes)).map(drop)
+}
 
 enum Output {
-    Pcapng(PcapngWriter<Raw>),
+    Pcapng(PcapngWriter<Blocks>),
     #[cfg(feature = "tables")]
-    Columns(Box<ColumnsWriter<Raw>>),
+    Columns(Box<ColumnsWriter<io::BufWriter<Target>>>),
 }
 
 impl Output {
-    fn begin(raw: Raw, form: Form, origin: &Origin) -> io::Result<Output> {
+    fn begin(to: Target, form: Form, origin: &Origin) -> io::Result<Output> {
         match form {
             Form::Pcapng => {
-                let mut output = PcapngWriter::by(raw, &origin.application)?;
+                let mut output = PcapngWriter::by(Blocks::new(to), &origin.application)?;
                 output.filtered_interface(
                     &origin.interface,
                     origin.link,
@@ -180,7 +234,10 @@ impl Output {
                 Ok(Output::Pcapng(output))
             }
             #[cfg(feature = "tables")]
-            Form::Columns => Ok(Output::Columns(Box::new(ColumnsWriter::new(raw, origin.clone())?))),
+            Form::Columns => {
+                let raw = io::BufWriter::with_capacity(BUFFER_BYTES, to);
+                Ok(Output::Columns(Box::new(ColumnsWriter::new(raw, origin.clone())?)))
+            }
         }
     }
 
@@ -222,13 +279,45 @@ impl Output {
     }
 
     fn finish(self) -> io::Result<()> {
-        let mut raw = match self {
-            Output::Pcapng(output) => output.into_inner(),
+        match self {
+            Output::Pcapng(output) => output.into_inner().flush(),
             #[cfg(feature = "tables")]
-            Output::Columns(output) => output.finish()?,
-        };
-        raw.flush()
+            Output::Columns(output) => output.finish()?.flush(),
+        }
     }
+
+    /// Ends a file that takes no more behind its last whole packet, and has it say what it holds. A table without its
+    /// end cannot be read, and is left.
+    fn cut(self, totals: &Totals) -> Cut {
+        match self {
+            Output::Pcapng(output) => output.into_inner().cut(statistics(totals).len(), |cut| {
+                let delivered = totals.delivered.saturating_sub(cut.packets.iter().sum());
+                let dropped = totals.accepted.saturating_sub(delivered);
+                statistics(&Totals { delivered, dropped, ..*totals })
+            }),
+            #[cfg(feature = "tables")]
+            Output::Columns(_) => Cut::default(),
+        }
+    }
+}
+
+/// The block that says what a file holds.
+fn statistics(totals: &Totals) -> Vec<u8> {
+    let mut block = PcapngWriter::bare(Vec::new());
+    // A vector takes everything.
+    let _ = block.statistics(0, totals);
+    block.into_inner()
+}
+
+/// What came of a capture whose file took no more.
+#[derive(Debug)]
+pub struct Stopped {
+    /// Why it took no more.
+    pub error: RollError,
+    /// Files that are there, the oldest first.
+    pub files: Vec<PathBuf>,
+    /// What was given to the last one, and it lacks.
+    pub cut: Cut,
 }
 
 /// The file that is being written, and those before it.
@@ -301,9 +390,10 @@ impl Roll {
             self.turn(time_ns)?;
         }
         self.first_ns.get_or_insert(time_ns);
-        self.totals.delivered += 1;
         let written = self.output.packet(time_ns, wire_bytes, data, direction);
-        written.map_err(|source| failed(self.current(), source))
+        written.map_err(|source| failed(self.current(), source))?;
+        self.totals.delivered += 1;
+        Ok(())
     }
 
     /// Takes down what was seen and lost so far (`start_ns` and `delivered` are known here), before the packets it
@@ -333,6 +423,26 @@ impl Roll {
         Ok(files.into())
     }
 
+    /// Ends the last file, also one that took no more: it then ends with a whole packet, and where there is room with
+    /// what it holds. `written`: whether it took everything until now.
+    ///
+    /// # Errors
+    /// When it did not, or takes no more now.
+    pub fn end(mut self, written: Result<(), RollError>) -> Result<Vec<PathBuf>, Box<Stopped>> {
+        let counted = self.say(&self.totals.clone()).and_then(|()| self.flush());
+        match written.and(counted) {
+            Ok(()) if matches!(self.output, Output::Pcapng(_)) => Ok(self.files.into()),
+            Ok(()) => {
+                let files = self.files.clone().into();
+                self.finish().map_err(|error| Box::new(Stopped { error, files, cut: Cut::default() }))
+            }
+            Err(error) => {
+                let totals = self.of_file(&self.totals);
+                Err(Box::new(Stopped { error, files: self.files.into(), cut: self.output.cut(&totals) }))
+            }
+        }
+    }
+
     fn is_over(&self, time_ns: i64) -> bool {
         let full = self.spec.most_bytes.is_some_and(|most| self.output.written_bytes() >= most);
         self.first_ns
@@ -343,6 +453,8 @@ impl Roll {
         self.totals.end_ns = self.totals.end_ns.max(time_ns);
         let until_now = self.without_waiting();
         self.say(&until_now)?;
+        // While it is the current one: it may have no room.
+        self.flush()?;
         self.number += 1;
         let (path, output) =
             open(&self.spec, &self.origin, self.number, &mut *self.made_by, &self.is_unread)?;
@@ -379,16 +491,21 @@ impl Roll {
 
     /// Writes what of the totals until now is this file's.
     fn say(&mut self, now: &Totals) -> Result<(), RollError> {
+        let totals = self.of_file(now);
+        self.output.statistics(&totals).map_err(|source| failed(self.current(), source))
+    }
+
+    /// What of the totals until now is this file's.
+    fn of_file(&self, now: &Totals) -> Totals {
         let before = &self.before;
-        let totals = Totals {
+        Totals {
             start_ns: before.end_ns,
             end_ns: now.end_ns,
             received: now.received.saturating_sub(before.received),
             accepted: now.accepted.saturating_sub(before.accepted),
             dropped: now.dropped.saturating_sub(before.dropped),
             delivered: now.delivered.saturating_sub(before.delivered),
-        };
-        self.output.statistics(&totals).map_err(|source| failed(self.current(), source))
+        }
     }
 
     fn current(&self) -> &Path {
@@ -404,12 +521,12 @@ fn open(
     is_unread: &Arc<AtomicBool>,
 ) -> Result<(PathBuf, Output), RollError> {
     let path = spec.path_of(number);
-    let raw: Box<dyn Write + Send> = if path == Path::new("-") {
-        Box::new(Piped { is_unread: Arc::clone(is_unread) })
+    let to = if path == Path::new("-") {
+        Target::Piped(Piped { is_unread: Arc::clone(is_unread) })
     } else {
-        Box::new(made_by.create(number, &path).map_err(|source| failed(&path, source))?)
+        Target::File(made_by.create(number, &path).map_err(|source| failed(&path, source))?)
     };
-    let begun = Output::begin(BufWriter::with_capacity(BUFFER_BYTES, raw), spec.form, origin);
+    let begun = Output::begin(to, spec.form, origin);
     begun.map_err(|source| failed(&path, source)).map(|output| (path, output))
 }
 
@@ -592,6 +709,64 @@ mod tests {
             let all: Vec<_> = roll.finish().unwrap().iter().map(|path| read(path)).collect();
             assert_eq!(all.len(), 30);
             assert_eq!(all.iter().map(|(_, received, _)| received).sum::<u64>(), 1020, "{counts:?}");
+        }
+    }
+
+    /// Packets that a file of `room` octets holds, flushed every so many; what it says was received and lost; what was
+    /// cut, and how many packets were given to it.
+    fn written_until(room: u64, look_every: usize) -> (Vec<u8>, u64, u64, Cut, u64) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.pcapng");
+        let spec = RollSpec { path, most_bytes: None, most_ns: None, keep: None, form: Form::Pcapng };
+        let mut roll = Roll::create(spec.clone(), origin(), 0).unwrap();
+        let narrow = Target::Narrow(File::create(&spec.path).unwrap(), room);
+        roll.output = Output::begin(narrow, Form::Pcapng, &origin()).unwrap();
+        let mut given = 0;
+        let mut give = |number: usize| {
+            let totals = Totals { end_ns: 1, received: 200, accepted: 200, ..Totals::default() };
+            roll.count(totals)?;
+            let way = if number.is_multiple_of(2) { Direction::Inbound } else { Direction::Outbound };
+            roll.packet(number as i64, 1500, &[number as u8; 60], way)?;
+            given += 1;
+            if number.is_multiple_of(look_every) { roll.flush() } else { Ok(()) }
+        };
+        let written = (0..200).try_for_each(&mut give);
+        let stopped = roll.end(written).unwrap_err();
+        assert!(stopped.error.is_full(), "{}", stopped.error);
+        let length = std::fs::metadata(&spec.path).unwrap().len();
+        assert!(length <= room, "{length} {room}");
+        if length == 0 {
+            return (Vec::new(), 0, 0, stopped.cut, given);
+        }
+        let mut reader = CaptureReader::new(File::open(&spec.path).unwrap(), "test").unwrap();
+        let mut firsts = Vec::new();
+        while let Some(packet) = reader.next_packet().unwrap() {
+            firsts.push(packet.data[0]);
+        }
+        assert_eq!(reader.damage_count(), 0, "{room} {look_every}");
+        let statistics = reader.statistics();
+        let said = statistics.first().map(|one| (one.received.unwrap_or(0), one.dropped.unwrap_or(0)));
+        let (received, dropped) = said.unwrap_or_default();
+        (firsts, received, dropped, stopped.cut, given)
+    }
+
+    #[test]
+    fn a_file_that_has_no_room_for_more_ends_with_a_whole_packet_and_what_it_holds() {
+        for room in (0..3000).step_by(7).chain([9000, 15_001]) {
+            for look_every in [1, 3, 1000] {
+                let (firsts, received, dropped, cut, given) = written_until(room, look_every);
+                let count = firsts.len() as u64;
+                assert_eq!(firsts, (0..count as u8).collect::<Vec<_>>());
+                let missing: u64 = cut.packets.iter().sum();
+                assert_eq!(count + missing, given, "{room} {look_every}");
+                assert!(cut.packets[0].abs_diff(cut.packets[1]) <= 1);
+                assert_eq!(cut.wire_bytes.iter().sum::<u64>(), 1500 * missing);
+                assert_eq!(cut.kept_bytes, 60 * missing);
+                if room > 1000 {
+                    assert_eq!((received, dropped), (200, 200 - count), "{room} {look_every}");
+                    assert!(count * 108 + 600 > room, "{count} packets in {room} octets");
+                }
+            }
         }
     }
 

@@ -13,9 +13,9 @@ use comfy_table::Table;
 use longfat_host::support;
 use longfat_link::{
     LinkPlan, LinkSpec,
-    driver::{self, Options, Start},
+    driver::{self, DriverError, Options, Start},
     netem,
-    shell::{DriverName, Report, Shell},
+    shell::{DriverName, Report, Shell, ShellError},
     spec::{DirectionSpec, DisciplineName, LossSpec, QueueSpec, RateSpec, Traces},
     trace::TraceSpec,
 };
@@ -219,8 +219,12 @@ fn run_inside(args: &RunArgs) -> Outcome {
         let (host, inside) = (shell.host_addresses().join(" and "), &shell.inside_addresses()[0]);
         eprintln!("longfat: inside the path as {inside}; this host answers at {host}");
     }
-    let (status, report) = shell.run(&plan, args.driver.driver, &lines, &args.command, &end)?;
+    let ran = shell.run(&plan, args.driver.driver, &lines, &args.command, &end);
     drop(shell);
+    let (status, report) = match ran {
+        Err(ShellError::Driver(error)) => return Err(args.driver.failed(error, args.quiet)),
+        ran => ran?,
+    };
     args.driver.show(&report, args.quiet)?;
     let punctual = tell_punctuality(&report);
     match exit_code(status) {
@@ -247,7 +251,8 @@ fn drive(args: &DriveArgs) -> Outcome {
     let report = match args.driver.driver {
         DriverName::AfPacket => {
             let options = Options { plan: &plan, a: &args.a, b: &args.b, lines: &lines, stop: &stop, start };
-            Report::AfPacket(Box::new(driver::run(&options, ready)?))
+            let ran = driver::run(&options, ready);
+            Report::AfPacket(Box::new(ran.map_err(|error| args.driver.failed(error, false))?))
         }
         DriverName::Netem => {
             Report::Netem(Box::new(netem::run(&plan, [&args.a, &args.b], &lines, &stop, ready)?))
@@ -345,6 +350,16 @@ impl DriverArgs {
         let Some(path) = &self.samples else { return Ok(Lines::default()) };
         crate::kept::refuse_replacing("--samples", path)?;
         Lines::create(path).with_context(|| format!("samples file '{}'", path.display()))
+    }
+
+    /// The failure of a driver, after what it carried until then has been shown.
+    fn failed(&self, error: DriverError, quiet: bool) -> Failure {
+        let DriverError::Cut(report) = error else { return error.into() };
+        let failure = DriverError::Cut(report.clone());
+        match self.show(&Report::AfPacket(report), quiet) {
+            Ok(()) => failure.into(),
+            Err(error) => error.into(),
+        }
     }
 
     fn show(&self, report: &Report, quiet: bool) -> anyhow::Result<()> {

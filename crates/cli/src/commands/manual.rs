@@ -22,6 +22,8 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, mut command: Command) -> Outcome {
+    // Completions are of everything that may be typed, `help` too; a page about `help` tells nobody anything.
+    let documented = without_help(command.clone());
     for (shell, file) in SHELLS {
         let directory = made(&args.directory.join(shell.to_string()))?;
         let written = generate_to(shell, &mut command, "longfat", &directory)
@@ -29,9 +31,14 @@ pub fn run(args: &Args, mut command: Command) -> Outcome {
         fs::rename(written, directory.join(file)).with_context(|| format!("name completions for {shell}"))?;
     }
     let pages = made(&args.directory.join("man1"))?;
-    clap_mangen::generate_to(command, &pages)
+    clap_mangen::generate_to(documented, &pages)
         .with_context(|| format!("write manual pages into {}", pages.display()))?;
     Ok(())
+}
+
+/// The command and its subcommands without `help`.
+fn without_help(command: Command) -> Command {
+    command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
 fn made(directory: &std::path::Path) -> anyhow::Result<PathBuf> {

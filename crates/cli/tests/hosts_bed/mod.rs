@@ -1,5 +1,7 @@
 //! Three machines with an sshd each, in network namespaces; an emulated link stands in for the real path between them.
 
+pub mod session;
+
 use crate::programs;
 use longfat_host::{Lease, Namespace, interface, run_command, sysctl};
 use longfat_link::driver::prepare_interface;

@@ -262,21 +262,30 @@ pub fn unknown(name: &str, unknown: UnknownAlgorithm) -> Error {
 
 /// A congestion control that is to be the kernel's own, where it has none of that name.
 pub fn missing(name: &str) -> Option<Missing> {
-    let why = match kernel_has(name) {
+    let others = || format!("run 'modprobe tcp_{name}', or choose another ('longfat cc list')");
+    let (why, mend) = match kernel_has(name) {
         Ok(true) => return None,
-        Ok(false) => "the kernel has none of that name".to_owned(),
-        Err(error) => error.to_string(),
+        Ok(false) => ("the kernel has none of that name".to_owned(), others()),
+        Err(Error::Host(longfat_host::Error::CcRestricted { mend, .. })) => {
+            ("it is there, but this user may not use it".to_owned(), mend)
+        }
+        Err(error) => (error.to_string(), others()),
     };
-    let mend = format!("run 'modprobe tcp_{name}', or choose another ('longfat cc list')");
     Some(Missing::new(format!("congestion control '{name}'"), why, mend))
 }
 
 /// Whether a socket takes that congestion control: asked of a socket, because that also loads a module.
+///
+/// # Errors
+/// When the kernel has it, and this user may not use it.
 pub fn kernel_has(name: &str) -> Result<bool> {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
         .map_err(|errno| Error::io("open a TCP socket", errno))?;
-    Ok(longfat_host::socket::set_cc(&socket, name).is_ok())
+    match longfat_host::socket::set_cc(&socket, name) {
+        Err(restricted @ longfat_host::Error::CcRestricted { .. }) => Err(restricted.into()),
+        taken => Ok(taken.is_ok()),
+    }
 }
 
 fn ours<'a>(found: &'a Loaded, name: &str) -> Result<&'a Settings> {

@@ -180,6 +180,7 @@ impl Host {
             }
             Ask::Status => Answer::Status(self.act()?.part.status(stop)?),
             Ask::Finish => self.act()?.finish()?,
+            Ask::GiveUp => self.act()?.give_up(),
             Ask::Recent => {
                 self.act()?.recent(output)?;
                 return Ok(None);
@@ -244,7 +245,17 @@ impl Act {
     fn finish(&mut self) -> Result<Answer, Trouble> {
         let counters = facts::counters();
         self.part.finish()?;
-        Ok(Answer::Finished { counters, files: written(&self.environment.directory) })
+        Ok(self.finished(counters))
+    }
+
+    /// Ends the programs however they are: what they wrote tells why the run failed.
+    fn give_up(&mut self) -> Answer {
+        self.part.end();
+        self.finished(facts::counters())
+    }
+
+    fn finished(&self, counters: BTreeMap<String, i64>) -> Answer {
+        Answer::Finished { counters, files: written(&self.environment.directory) }
     }
 
     fn file(&self, name: &str, output: &mut dyn Write) -> Result<(), Trouble> {

@@ -32,7 +32,7 @@ pub use table::{Table, TableError};
 
 use crate::{
     backend::{BackendKind, Observed, Tick},
-    conductor::{self, Parts, Status},
+    conductor::{self, Ending, Parts, Status},
     part::PartError,
     plan::Plan,
     process::{self, Role},
@@ -80,6 +80,17 @@ where
 {
     fn from(error: E) -> HostsError {
         HostsError::Here(error.into())
+    }
+}
+
+impl HostsError {
+    /// Whether a person ended it.
+    pub(crate) fn is_interruption(&self) -> bool {
+        matches!(
+            self,
+            HostsError::Machine(MachineError::Interrupted)
+                | HostsError::Here(PartError::Ended(Ending::Interrupted))
+        )
     }
 }
 
@@ -242,6 +253,9 @@ pub fn run(
     }
     let mut stage = Stage { plan: &plan, machines: &mut machines, logs, raw, fetched, stop };
     let observed = stage.carry_out(tick);
+    if observed.as_ref().is_err_and(|error| !error.is_interruption()) {
+        stage.keep_what_was_written();
+    }
     let ended = stage.ask_all(|_| Ask::End);
     let observed = observed?;
     ended?;
@@ -370,6 +384,30 @@ impl Stage<'_> {
         samples.sort();
         Ok(samples)
     }
+
+    /// Fetches what the programs of a failed run wrote, from every machine that still answers: it tells why.
+    fn keep_what_was_written(&mut self) {
+        for index in 0..self.machines.len() {
+            // The run's own failure is what a person is told.
+            let _ = self.keep_of(index);
+        }
+    }
+
+    fn keep_of(&mut self, index: usize) -> Result<(), HostsError> {
+        let machine = &mut self.machines[index];
+        let answer = machine.tell(&Ask::GiveUp, self.stop)?.0;
+        let Answer::Finished { files, .. } = answer else { return Err(machine.strange(&answer).into()) };
+        let asked_for = files_of(self.plan, &machine.host);
+        let places = [self.logs.as_path(), self.fetched.as_path()];
+        for name in asked_for.into_iter().filter(|name| files.contains(name)) {
+            let path = place_of(&name, places);
+            // What came before the failure is whole; a machine that failed may have damaged what it sends now.
+            if !path.exists() {
+                fetch(machine, &name, file_bytes_max(self.plan), places, self.stop)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// The machines while they are waited for, and who looks on once flows run.
@@ -456,19 +494,27 @@ fn fetch(
     machine: &mut Machine,
     name: &str,
     most_bytes: u64,
-    [logs, raw]: [&Path; 2],
+    places: [&Path; 2],
     stop: &AtomicBool,
 ) -> Result<Option<PathBuf>, HostsError> {
     let packed = match machine.tell(&Ask::File(name.to_owned()), stop)? {
         (Answer::File { .. }, Some(packed)) => packed,
         (other, _) => return Err(machine.strange(&other).into()),
     };
-    let is_raw = name.ends_with(".jsonl") && !name.ends_with(Role::AUDIT);
-    let path = if is_raw { raw } else { logs }.join(name);
+    let path = place_of(name, places);
     let mut file = fs::File::create(&path).map_err(|source| PartError::io(&path, source))?;
     talk::unpack(packed, most_bytes, &mut file)
         .map_err(|error| machine.failed(format!("'{name}': {error}")))?;
-    Ok(is_raw.then_some(path))
+    Ok(is_records(name).then_some(path))
+}
+
+/// Where a file of a machine's program is kept: beside the logs, or among the records.
+fn place_of(name: &str, [logs, raw]: [&Path; 2]) -> PathBuf {
+    if is_records(name) { raw } else { logs }.join(name)
+}
+
+fn is_records(name: &str) -> bool {
+    name.ends_with(".jsonl") && !name.ends_with(Role::AUDIT)
 }
 
 /// Brings records to the time since the flows began.

@@ -108,6 +108,8 @@ pub enum Ask {
     Recent,
     /// To end what serves.
     Finish,
+    /// To end everything at once, since the run has failed: what the programs wrote stays to be fetched.
+    GiveUp,
     /// For one of the files that its programs wrote.
     File(String),
     /// To set everything back.

@@ -287,10 +287,7 @@ fn on_hosts(
 ) -> Result<Attempt, SessionError> {
     match hosts::run(plan, hosts, directory, tick, stop) {
         Ok(observed) => Ok(Attempt::Observed(Box::new(observed))),
-        Err(
-            HostsError::Machine(MachineError::Interrupted)
-            | HostsError::Here(PartError::Ended(Ending::Interrupted)),
-        ) => Ok(Attempt::Interrupted),
+        Err(error) if error.is_interruption() => Ok(Attempt::Interrupted),
         Err(
             error @ (HostsError::Machine(MachineError::Run { .. })
             | HostsError::Here(PartError::Ended(Ending::Disagreed(..) | Ending::Endless(..)))),

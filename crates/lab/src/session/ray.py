@@ -27,6 +27,9 @@ RETRIES = 3
 AT_ONCE = 1000
 #: What a host for emulated runs is started with: 'ray start --resources'.
 HOST = "longfat_host"
+#: How long the address of a cluster may take to connect, and how long a cluster may take then until it is joined.
+CONNECT_S = 10
+JOIN_S = 60
 #: How long cancelled runs may take to remove what they made.
 CANCEL_S = 30
 #: Longest pack of a run, and what is kept of what its program said: a worker may be anybody's.
@@ -88,6 +91,66 @@ def lines_of_input(into, is_joining):
         os._exit(2)
 
 
+class Unreachable(Exception):
+    """Nobody answers where the cluster should be."""
+
+
+def end_of(address):
+    """Host and port of a cluster's address; none where Ray finds it by itself ('auto', a name of a file)."""
+    host, _, port = address.rpartition("://")[2].partition("/")[0].rpartition(":")
+    return (host.strip("[]"), int(port)) if host and port.isdigit() else None
+
+
+def no_cluster(address, why):
+    mend = "is the head up there ('ray status' tells on it), and does a firewall let this host in? --address names another"
+    return Unreachable(f"no cluster at {address}: {why}; {mend}")
+
+
+def reach(address):
+    """Ray itself tries for minutes to reach a cluster that is not there."""
+    end = end_of(address)
+    if not end:
+        return
+    reached = queue.SimpleQueue()
+
+    def connect():
+        try:
+            socket.create_connection(end, timeout=CONNECT_S).close()
+            reached.put(None)
+        except OSError as error:
+            reached.put(error.strerror or str(error))
+
+    # A name may be looked up for longer than its addresses are tried.
+    threading.Thread(target=connect, daemon=True).start()
+    try:
+        why = reached.get(timeout=CONNECT_S)
+    except queue.Empty:
+        why = f"it has not answered within {CONNECT_S} s"
+    if why:
+        raise no_cluster(address, why)
+
+
+def give_up(address, is_joining):
+    if is_joining.is_set():
+        tell("broken", why=str(no_cluster(address, f"what answers there has not let this host in within {JOIN_S} s")))
+        os._exit(2)
+
+
+@contextlib.contextmanager
+def joining(address, is_joining):
+    """For as long as Ray joins a cluster, which cannot be told to stop."""
+    is_joining.set()
+    reach(address)
+    patience = threading.Timer(JOIN_S, give_up, (address, is_joining))
+    patience.daemon = True
+    patience.start()
+    try:
+        yield
+    finally:
+        patience.cancel()
+        is_joining.clear()
+
+
 @contextlib.contextmanager
 def joined(setup, is_joining):
     """Ray: at the address, or of its own, whose files go with it."""
@@ -101,10 +164,8 @@ def joined(setup, is_joining):
         place = tempfile.mkdtemp(prefix="longfat-ray-", dir="/tmp")
         quiet.update(num_cpus=setup["at_once"], resources={HOST: 1}, include_dashboard=False, _temp_dir=place)
     try:
-        if address:
-            is_joining.set()
-        ray.init(address=address or "local", **quiet)
-        is_joining.clear()
+        with joining(address, is_joining) if address else contextlib.nullcontext():
+            ray.init(address=address or "local", **quiet)
         yield
     finally:
         ray.shutdown()
@@ -180,6 +241,9 @@ threading.Thread(target=lines_of_input, args=(lines, is_joining), daemon=True).s
 try:
     with joined(setup, is_joining):
         work(setup, lines)
+except Unreachable as error:
+    tell("broken", why=str(error))
+    sys.exit(2)
 except Exception as error:
     tell("broken", why=f"{type(error).__name__}: {error}")
     sys.exit(2)

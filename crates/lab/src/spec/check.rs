@@ -218,14 +218,30 @@ fn check_cable(name: &str, cable: &CableSpec, setting: &Setting, found: &mut Fou
         [a, b] => [a, b].into_iter().for_each(|host| check_host(&between, host, setting, found)),
         other => found.say(&between, format!("names {} hosts; name two", other.len())),
     }
-    if cable.line.mtu.is_some_and(|mtu| mtu < IPV6_MTU_MIN_BYTES) {
-        let message = format!("is less than {IPV6_MTU_MIN_BYTES}, which IPv6 needs on every link");
-        found.say(format!("{path}.mtu"), message);
+    if cable.line.mtu.is_some_and(|mtu| mtu < IPV6_MTU_MIN_BYTES)
+        && let Some(who) = who_uses_ipv6(name, setting)
+    {
+        let why = format!("is less than {IPV6_MTU_MIN_BYTES}, which IPv6 needs, and {who} uses IPv6 there");
+        found.say(format!("{path}.mtu"), format!("{why}: raise it, or give the flow family = 4"));
     }
     if let Err(error) = cable.line.resolve(name, 0) {
         let message = format!("{} {}; {}", error.value, error.why, error.mend);
         found.say(format!("{path}.{}", error.field), message);
     }
+}
+
+/// A flow of IPv6 whose way leads over a link, there or back.
+fn who_uses_ipv6(link: &str, setting: &Setting) -> Option<String> {
+    let topology = Topology::of(setting);
+    let passes = |from: &str, to: &str| {
+        topology.path(from, to).is_some_and(|hops| hops.iter().any(|hop| hop.link == link))
+    };
+    let mut flows = setting.flows.iter().filter(|(_, flow)| flow.enabled);
+    let uses = |flow: &FlowSpec| {
+        flow.family.unwrap_or(setting.head.family) == 6
+            && (passes(&flow.from, &flow.to) || passes(&flow.to, &flow.from))
+    };
+    flows.find(|(_, flow)| uses(flow)).map(|(name, _)| format!("flow '{name}'"))
 }
 
 fn check_relay(name: &str, relay: &RelaySpec, setting: &Setting, found: &mut Found<'_>) {
@@ -247,6 +263,9 @@ fn check_relay(name: &str, relay: &RelaySpec, setting: &Setting, found: &mut Fou
     for link in &relay.intercept {
         match setting.links.get(link) {
             None => found.say(format!("{path}.intercept"), unknown("link", link, names(&setting.links))),
+            // Of these two the fault is said elsewhere.
+            Some(cable) if !cable.joins_two(setting) => {}
+            Some(_) if !setting.hosts.contains_key(&relay.host) => {}
             Some(cable) if !cable.between.contains(&relay.host) => {
                 let message = format!("link '{link}' does not end at host '{}'", relay.host);
                 found.say(format!("{path}.intercept"), message);
@@ -348,7 +367,7 @@ pub(super) fn check_route(
     found: &mut Found<'_>,
 ) -> bool {
     let is_there = Topology::of(setting).path(from, to).is_some();
-    if !is_there {
+    if !is_there && Topology::is_whole(setting) {
         let message = format!(
             "no route from '{from}' to '{to}': join them by links, and write forward = true in the hosts between"
         );

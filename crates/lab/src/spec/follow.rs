@@ -3,6 +3,7 @@
 use super::{
     Setting,
     check::{Found, check_host, check_route, names},
+    topology::Topology,
 };
 use longfat_mobility::{Name, policy::Policy};
 use longfat_schema::{
@@ -61,6 +62,7 @@ pub(super) fn check(name: &str, follow: &FollowSpec, setting: &Setting, found: &
     }
     match setting.links.get(&follow.link) {
         None => found.say(format!("{path}.link"), unknown("link", &follow.link, names(&setting.links))),
+        Some(cable) if !cable.joins_two(setting) || !setting.hosts.contains_key(&follow.router) => {}
         Some(cable) if !cable.between.contains(&follow.router) => {
             let message = format!("link '{}' does not end at the router '{}'", follow.link, follow.router);
             found.say(format!("{path}.link"), message);
@@ -79,7 +81,11 @@ pub(super) fn check(name: &str, follow: &FollowSpec, setting: &Setting, found: &
     if follow.nodes.is_empty() {
         found.say(format!("{path}.nodes"), "names no host; name those behind the router");
     }
-    for node in follow.nodes.iter().filter(|node| setting.link_between(&follow.router, node).is_none()) {
+    let is_known = setting.hosts.contains_key(&follow.router) && Topology::is_whole(setting);
+    let apart = |node: &&String| {
+        setting.hosts.contains_key(*node) && setting.link_between(&follow.router, node).is_none()
+    };
+    for node in follow.nodes.iter().filter(apart).filter(|_| is_known) {
         let message = format!("'{node}' has no link with the router '{}'", follow.router);
         found.say(format!("{path}.nodes"), message);
     }

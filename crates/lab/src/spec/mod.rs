@@ -41,6 +41,12 @@ use std::collections::BTreeMap;
 use sweep::Filter;
 
 impl CableSpec {
+    /// Whether its ends are two hosts that there are.
+    fn joins_two(&self, setting: &Setting) -> bool {
+        let [a, b] = self.between.as_slice() else { return false };
+        a != b && [a, b].into_iter().all(|host| setting.hosts.contains_key(host))
+    }
+
     /// Whether packets pass a driver; where the values cannot be, they would.
     pub fn is_emulated(&self) -> bool {
         self.line.resolve("", 0).map_or(true, |plan| !plan.is_cable())

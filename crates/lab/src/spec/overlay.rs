@@ -72,18 +72,20 @@ fn check_named(table: &Table, parts: &[String]) -> Result<(), String> {
     Err(unknown(section.trim_end_matches('s'), name, things.keys().map(String::as_str)))
 }
 
+/// A value on the way gives place to a table: what is set of it is all that it then has. A list does not.
 fn insert(table: &mut Table, parts: &[String], value: Value) -> Result<(), String> {
     let Some((first, rest)) = parts.split_first() else { return Ok(()) };
     if rest.is_empty() {
         table.insert(first.clone(), value);
         return Ok(());
     }
-    match table.entry(first.clone()).or_insert_with(|| Value::Table(Table::new())) {
+    let entry = table.entry(first.clone()).or_insert_with(|| Value::Table(Table::new()));
+    if !entry.is_table() && !entry.is_array() {
+        *entry = Value::Table(Table::new());
+    }
+    match entry {
         Value::Table(inner) => insert(inner, rest, value),
-        _ => Err(format!(
-            "'{}' holds a value, not a table; leave that value out of the file, or set all of '{0}' at once",
-            join("", first)
-        )),
+        _ => Err(format!("'{}' holds a list, not a table; set all of it at once", join("", first))),
     }
 }
 
@@ -116,10 +118,23 @@ mod tests {
     fn a_thing_that_does_not_exist_is_not_made() {
         let problem = set(&mut base(), "flows.mesured.cc", Value::Boolean(true)).unwrap_err().to_string();
         assert!(problem.contains("unknown flow 'mesured'; did you mean 'measured'?"), "{problem}");
-        let problem = set(&mut base(), "name.x", Value::Boolean(true)).unwrap_err().to_string();
-        assert!(problem.contains("holds a value"), "{problem}");
         assert!(set(&mut base(), "a..b", Value::Boolean(true)).is_err());
         assert!(set(&mut base(), "a.\"b", Value::Boolean(true)).is_err());
+    }
+
+    #[test]
+    fn a_table_takes_the_place_of_a_value_as_a_whole() {
+        let mut table = base();
+        for (key, value) in [("process", "bernoulli"), ("probability", "0.1")] {
+            set(&mut table, &format!("links.path.rate.{key}"), Value::String(value.into())).unwrap();
+        }
+        let rate = table["links"]["path"]["rate"].as_table().unwrap();
+        assert_eq!(rate.keys().collect::<Vec<_>>(), ["process", "probability"]);
+        set(&mut table, "links.path.rate", Value::String("2Gbit".into())).unwrap();
+        assert_eq!(table["links"]["path"]["rate"].as_str(), Some("2Gbit"));
+        set(&mut table, "expect", Value::Array(Vec::new())).unwrap();
+        let problem = set(&mut table, "expect.that", Value::String("x".into())).unwrap_err().to_string();
+        assert!(problem.contains("'expect' holds a list"), "{problem}");
     }
 
     #[test]

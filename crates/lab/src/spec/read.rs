@@ -102,7 +102,7 @@ fn read_all(table: &Table, overrides: &[(String, Value)], problems: &mut Vec<Pro
     let setting = read_setting(&base, problems)?;
     let files: Vec<CaseFile> = read_list(&base, "cases", problems);
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
-    sweep.check_exclusions(&names, problems);
+    sweep.check_exclusions(&names_of_cases(&base), problems);
     let coordinates = sweep.coordinates(if sweep.is_empty() { &[] } else { &names });
     let published: Vec<PublishedSpec> = read_list(&base, "published", problems);
     let expect: Vec<ExpectSpec> = read_expectations(&base, problems);
@@ -115,16 +115,26 @@ fn read_all(table: &Table, overrides: &[(String, Value)], problems: &mut Vec<Pro
         ));
         return None;
     }
-    publish(published, &mut cases, &coordinates, problems);
     // What is wrong with the file itself is said once, not once per case.
     if !before.is_empty() {
         *problems = before;
         return None;
     }
+    // A case that could not be read lacks what others then seem to miss.
+    if !problems.is_empty() {
+        return None;
+    }
+    publish(published, &mut cases, &coordinates, problems);
     let head = setting.head;
     let known = Known { cases: &cases, coordinates: &coordinates, focus: head.focus.as_deref() };
     let expect = expect::resolve(&expect, &known, problems);
     Some(Experiment { head, cases, expect })
+}
+
+/// Names that cases have, whatever else is wrong with them.
+fn names_of_cases(table: &Table) -> Vec<&str> {
+    let cases = table.get("cases").and_then(Value::as_array).into_iter().flatten();
+    cases.filter_map(|case| case.get("name")?.as_str()).collect()
 }
 
 /// `expect = "fairness > 0.9"`, a list of such, `[[expect]]`, or both kinds in one list.

@@ -82,6 +82,8 @@ pub struct Sweep {
     groups: Vec<Vec<Axis>>,
     /// Cells left out.
     exclude: Vec<Filter>,
+    /// Names of axes that have faults of their own and are left out: what speaks of them is not wrong.
+    faulty: BTreeSet<String>,
 }
 
 /// An axis as a table of the file.
@@ -103,12 +105,12 @@ impl Sweep {
         };
         let (own, axes): (Table, Table) =
             section.clone().into_iter().partition(|(key, _)| OWN.contains(&key.as_str()));
-        let mut drafts = Vec::new();
-        collect(&axes, &[], &mut drafts, problems);
+        let (mut drafts, mut faulty) = (Vec::new(), BTreeSet::new());
+        collect(&axes, &[], &mut drafts, (problems, &mut faulty));
         for draft in &mut drafts {
             draft.changed = overrides.iter().any(|(key, _)| changes(key, &draft.path));
         }
-        let mut axes = named(drafts, problems);
+        let mut axes = named(drafts, (problems, &mut faulty));
         overrides.iter().for_each(|(key, value)| override_axis(&mut axes, key, value, problems));
         check_axes(&axes, problems);
         let zip: Vec<Vec<String>> = own
@@ -119,7 +121,10 @@ impl Sweep {
             .get("exclude")
             .and_then(|value| decode::decode(value, "sweep.exclude", &[], problems))
             .unwrap_or_default();
-        Sweep { groups: zipped(axes, &zip, problems), exclude }
+        let zip: Vec<Vec<String>> =
+            zip.into_iter().filter(|names| names.iter().all(|name| !faulty.contains(name))).collect();
+        let groups = zipped(axes, &zip, (problems, &mut faulty));
+        Sweep { groups, exclude, faulty }
     }
 
     /// Whether there is nothing to sweep.
@@ -163,7 +168,8 @@ impl Sweep {
             }
             let coordinates = self.coordinates(cases);
             let is_changed = |name: &str| self.axes().any(|axis| axis.changed && axis.name == name);
-            for (axis, labels) in filter.iter().filter(|(axis, _)| !is_changed(axis)) {
+            let is_said = |name: &String| is_changed(name) || self.faulty.contains(name);
+            for (axis, labels) in filter.iter().filter(|(axis, _)| !is_said(axis)) {
                 check_labels(&path, axis, labels, &coordinates, problems);
             }
         }
@@ -246,8 +252,11 @@ fn is_top_key(key: &str) -> bool {
     schemars::schema_for!(Head).as_value()["properties"].get(key).is_some()
 }
 
+/// What is wrong, and the axes whose fault it is.
+type Faults<'a> = (&'a mut Vec<Problem>, &'a mut BTreeSet<String>);
+
 /// Tables without `values` are parts of dotted keys: `links.path.rate = […]` need not be quoted.
-fn collect(table: &Table, above: &[String], found: &mut Vec<Draft>, problems: &mut Vec<Problem>) {
+fn collect(table: &Table, above: &[String], found: &mut Vec<Draft>, (problems, faulty): Faults<'_>) {
     for (key, value) in table {
         let mut path = above.to_vec();
         match overlay::split(key) {
@@ -261,17 +270,23 @@ fn collect(table: &Table, above: &[String], found: &mut Vec<Draft>, problems: &m
                 found.push(Draft { path, file, changed: false });
             }
             Value::Table(axis) if axis.contains_key("values") => {
-                let file = decode::decode(value, &shown(), &[], problems);
-                found.extend(file.map(|file| Draft { path, file, changed: false }));
+                let before = problems.len();
+                match decode::decode(value, &shown(), &[], problems).filter(|_| problems.len() == before) {
+                    Some(file) => found.push(Draft { path, file, changed: false }),
+                    None => faulty.extend(path.pop()),
+                }
             }
-            Value::Table(deeper) => collect(deeper, &path, found, problems),
-            _ => problems.push(Problem::new(shown(), "is no list of values; write KEY = [VALUE, VALUE]")),
+            Value::Table(deeper) => collect(deeper, &path, found, (&mut *problems, &mut *faulty)),
+            _ => {
+                problems.push(Problem::new(shown(), "is no list of values; write KEY = [VALUE, VALUE]"));
+                faulty.extend(path.pop());
+            }
         }
     }
 }
 
 /// A key's axis is called by its last part; where two would have the same name, by as many as tell them apart.
-fn named(drafts: Vec<Draft>, problems: &mut Vec<Problem>) -> Vec<Axis> {
+fn named(drafts: Vec<Draft>, (problems, faulty): Faults<'_>) -> Vec<Axis> {
     let paths: Vec<Vec<String>> = drafts.iter().map(|draft| draft.path.clone()).collect();
     let mut axes = Vec::new();
     for (index, draft) in drafts.into_iter().enumerate() {
@@ -279,7 +294,10 @@ fn named(drafts: Vec<Draft>, problems: &mut Vec<Problem>) -> Vec<Axis> {
         let unique = |parts: &usize| !others().any(|other| tail(other, *parts) == tail(&draft.path, *parts));
         let parts = (1..=draft.path.len()).find(unique).unwrap_or(draft.path.len());
         let name = tail(&draft.path, parts).join(".");
-        axes.extend(axis(name, draft, problems));
+        match axis(name.clone(), draft, problems) {
+            Some(axis) => axes.push(axis),
+            None => faulty.extend([name]),
+        }
     }
     axes
 }
@@ -396,6 +414,22 @@ fn override_axis(axes: &mut [Axis], key: &str, value: &Value, problems: &mut Vec
     }
 }
 
+/// Why an axis cannot be called so.
+fn why_no_name(name: &str) -> Option<String> {
+    if RESERVED.contains(&name) {
+        let others: Vec<&str> = RESERVED.into_iter().chain(OWN).filter(|other| *other != name).collect();
+        return Some(format!(
+            "'{name}' cannot be an axis's name: every run has its {name} beside its axes; call the axis something else, \
+             and say which key it sets: NAME = {{ set = \"KEY\", values = […] }} (not '{}' either)",
+            others.join("', '")
+        ));
+    }
+    let is_name = !name.is_empty() && name.chars().all(is_plain);
+    (!is_name).then(|| {
+        format!("'{name}' cannot be an axis's name; use letters, digits, '-', '_', '.', '+' and '%'")
+    })
+}
+
 fn check_axes(axes: &[Axis], problems: &mut Vec<Problem>) {
     let mut names = BTreeSet::new();
     for axis in axes {
@@ -404,8 +438,8 @@ fn check_axes(axes: &[Axis], problems: &mut Vec<Problem>) {
         if !names.insert(&axis.name) {
             say("two axes have this name".to_owned());
         }
-        if RESERVED.contains(&axis.name.as_str()) || !axis.name.chars().all(is_plain) {
-            say(format!("'{}' cannot be an axis's name; use letters, digits, '-', '_' and '.'", axis.name));
+        if let Some(why) = why_no_name(&axis.name) {
+            say(why);
         }
         let mut labels = BTreeSet::new();
         for label in axis.points.iter().map(|point| &point.at.label) {
@@ -433,7 +467,7 @@ fn check_axes(axes: &[Axis], problems: &mut Vec<Problem>) {
     }
 }
 
-fn zipped(axes: Vec<Axis>, zip: &[Vec<String>], problems: &mut Vec<Problem>) -> Vec<Vec<Axis>> {
+fn zipped(axes: Vec<Axis>, zip: &[Vec<String>], (problems, faulty): Faults<'_>) -> Vec<Vec<Axis>> {
     let mut seen = BTreeSet::new();
     for name in zip.iter().flatten() {
         if axes.iter().all(|axis| axis.name != *name) {
@@ -459,6 +493,7 @@ fn zipped(axes: Vec<Axis>, zip: &[Vec<String>], problems: &mut Vec<Problem>) -> 
                 group.iter().map(|axis| format!("'{}' {}", axis.name, axis.points.len())).collect();
             let message = format!("axes that go in step need as many values each; {} have", shown.join(", "));
             problems.push(Problem::new("sweep.zip", message));
+            faulty.extend(group.into_iter().map(|axis| axis.name));
         } else {
             even.push(group);
         }
@@ -571,6 +606,20 @@ mod tests {
     }
 
     #[test]
+    fn what_speaks_of_an_axis_with_a_fault_is_no_fault_too() {
+        for axis in ["x.a = []", "x.a = 3", "x.a = { values = [1], label = ['b'] }", "x.a = { values = 1 }"] {
+            let text =
+                format!("{axis}\nx.b = [1, 2]\nzip = [['a', 'b']]\nexclude = [{{ a = '3', b = '1' }}]");
+            let (_, problems) = read(&text);
+            assert!(problems.iter().all(|problem| problem.contains("sweep.x.a")), "{axis}: {problems:?}");
+            assert!(!problems.is_empty(), "{axis}");
+        }
+        let (_, problems) =
+            read("x.a = [1]\nx.b = [1, 2]\nzip = [['a', 'b']]\nexclude = [{ a = '1', b = '1' }]");
+        assert!(problems.len() == 1 && problems[0].starts_with("sweep.zip: "), "{problems:?}");
+    }
+
+    #[test]
     fn each_mistake_is_named_with_the_mend() {
         let mistakes = [
             ("rtt = ['1ms']", "sweep.rtt: 'rtt' is no key of the file; say which it sets"),
@@ -580,7 +629,11 @@ mod tests {
             ("x.a = [1, 1]", "two values are called '1'"),
             ("x.a = { values = [1], label = ['b'] }", "did you mean 'labels'"),
             ("k = { values = [{ x.a = 1 }] }", "need labels"),
-            ("case = { set = 'x.a', values = [1] }", "cannot be an axis's name"),
+            (
+                "case = { set = 'x.a', values = [1] }",
+                "sweep.case: 'case' cannot be an axis's name: every run has its case beside its axes",
+            ),
+            ("repeat = { set = 'x.a', values = [1] }", "(not 'case', 'zip', 'exclude' either)"),
             (
                 "x.a = [1, 2]\nb = { set = 'x.a.c', values = [1] }",
                 "sets 'x.a.c', which the axis 'a' sets too",

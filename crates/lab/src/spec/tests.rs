@@ -143,7 +143,6 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "\"dorptail\"",
         "links.path.queue.discipline: unknown value 'dorptail'; did you mean 'droptail'?",
     ),
-    ("delay = \"5ms\"", "delay = \"5ms\"\nmtu = 100", "links.path.mtu: is less than 1280"),
     ("delay = \"5ms\"", "delay = \"2h\"", "links.path.delay: 7200s is longer than ten minutes"),
     ("[links.lan]", "[links.a-name-that-is-too-long]", "has 23 characters; at most 15 fit"),
     ("from = \"a\"", "from = \"aa\"", "flows.measured.from: unknown host 'aa'"),
@@ -245,6 +244,45 @@ fn each_mistake_is_named_by_its_key_with_the_mend() {
             "'{from}' -> '{to}': {said:#?}, wanted '{wanted}'"
         );
     }
+}
+
+#[test]
+fn a_small_mtu_is_refused_where_a_flow_of_ipv6_passes_and_nowhere_else() {
+    let read = |link: &str, family: &str| {
+        let text = GOOD.replace(link, &format!("{link}\nmtu = 1279"));
+        Experiment::read(&text.replace("cc = \"reno\"\n[", &format!("cc = \"reno\"\n{family}\n[")), &[])
+    };
+    let (lan, aside) = ("between = [\"a\", \"r\"]", "[hosts.c]\n[links.aside]\nbetween = [\"r\", \"c\"]");
+    assert!(read(lan, "").is_ok());
+    let said = read(lan, "family = 6").unwrap_err().to_string();
+    let expected = "links.lan.mtu: is less than 1280, which IPv6 needs, and flow 'measured' uses IPv6 there";
+    assert!(said.contains(expected), "{said}");
+    let text = GOOD.replace("[links.path]", &format!("{aside}\nmtu = 1279\n[links.path]"));
+    assert!(Experiment::read(&text.replace("cc = \"reno\"\n[", "cc = \"reno\"\nfamily = 6\n["), &[]).is_ok());
+}
+
+#[test]
+fn what_only_follows_from_another_mistake_is_not_said() {
+    let followed =
+        "[follows.bus]\nrouter = \"r\"\nlink = \"lan\"\nnodes = [\"a\"]\n[[cases]]\nname = \"plain\"";
+    let text = GOOD
+        .replace("[[cases]]\nname = \"plain\"", followed)
+        .replace("[links.lan]", "[links.lan]\nrate = \"1Gbit\"");
+    assert!(Experiment::read(&text, &[]).is_ok());
+    let said = |from: &str, to: &str| {
+        assert!(text.contains(from), "{from}");
+        Experiment::read(&text.replacen(from, to, 1), &[]).unwrap_err().to_string()
+    };
+    // No way leads over such a link, no relay takes it, and no router announces it.
+    for ends in ["[\"a\", \"x\"]", "[\"a\", \"a\"]", "[\"a\"]"] {
+        let said = said("[\"a\", \"r\"]", ends);
+        assert!(said.starts_with("1 problem\n  links.lan.between: "), "{ends}: {said}");
+    }
+    assert!(said("host = \"r\"", "host = \"q\"").starts_with("1 problem\n  relays.pep.host: "));
+    assert!(said("router = \"r\"", "router = \"q\"").starts_with("1 problem\n  follows.bus: "));
+    let sweep = "[sweep]\nrate = { set = \"links.path.rate\", values = [\"1Mbit\", \"1x\"] }\n[[expect]]";
+    let said = said("[[expect]]", sweep);
+    assert!(said.starts_with("1 problem\n") && said.contains("unknown unit 'x'"), "{said}");
 }
 
 #[test]

@@ -53,6 +53,11 @@ impl<'a> Topology<'a> {
         Topology { forwards: hosts.collect(), links: links.collect() }
     }
 
+    /// Whether every link of a setting joins two of its hosts; where one does not, ways that lack are its fault.
+    pub fn is_whole(setting: &Setting) -> bool {
+        setting.links.values().all(|cable| cable.joins_two(setting))
+    }
+
     /// Every host's name.
     pub fn hosts(&self) -> impl Iterator<Item = &'a str> {
         self.forwards.keys().copied()

@@ -79,6 +79,9 @@ pub enum DriverError {
     /// The samples could not be written.
     #[error("write the link's samples: {0}; is the disk full?")]
     Samples(io::Error),
+    /// The link ended before it was told to, as where an interface was set down; what it had carried is known.
+    #[error("{}", .0.failure.as_deref().unwrap_or("the link ended early"))]
+    Cut(Box<DriverReport>),
     /// A library refused constants of this crate.
     #[error("link driver: {0}")]
     Internal(String),
@@ -134,6 +137,9 @@ pub struct DriverReport {
     pub pause_limit_us: u64,
     /// Whether the host granted real-time priority.
     pub real_time: bool,
+    /// Why it ended before it was told to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
 }
 
 impl DriverReport {
@@ -184,10 +190,11 @@ pub(crate) fn max_frame_bytes(mtu_bytes: u32) -> usize {
     mtu_bytes as usize + frame::ETHERNET_BYTES
 }
 
-/// Runs the link until `options.stop` is raised; `ready` is called once frames pass. Writes the summary and notes.
+/// Runs the link until `options.stop` is raised; `ready` is called once frames pass. Writes the summary and notes, also
+/// where an interface vanishes meanwhile.
 ///
 /// # Errors
-/// When an interface is missing, too small or vanishes, or the samples cannot be written.
+/// When an interface is missing, too small or vanishes ([`DriverError::Cut`]), or the samples cannot be written.
 pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, DriverError> {
     let plan = options.plan;
     if options.a == options.b {
@@ -204,8 +211,8 @@ pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, 
     let (duration_ns, cpu_ns) = (monotonic_ns() - start_ns, pace::thread_cpu_ns() - start_cpu_ns);
     pace::become_ordinary();
     let unsaid = reporter.finish().map_err(DriverError::Samples)?;
-    result?;
     let report = DriverReport {
+        failure: result.err().map(|error| error.to_string()),
         oversize_frames: engine.ways().iter().map(|way| way.oversize_frames).sum(),
         stalls: engine.stalls,
         longest_stall_us: engine.longest_stall_ns / 1000,
@@ -219,7 +226,7 @@ pub fn run(options: &Options<'_>, ready: impl FnOnce()) -> Result<DriverReport, 
     let [forward, backward] = summaries(plan, &mut engine, report.pause_limit_us);
     let report = DriverReport { forward, backward, ..report };
     write_end(options.lines, plan, &report, unsaid).map_err(DriverError::Samples)?;
-    Ok(report)
+    if report.failure.is_some() { Err(DriverError::Cut(Box::new(report))) } else { Ok(report) }
 }
 
 /// Whether an interface of the calling thread's namespace has IPv6.
@@ -282,6 +289,9 @@ fn write_end(lines: &Lines, plan: &LinkPlan, report: &DriverReport, unsaid: u64)
         let (level, source) = (level.to_owned(), plan.name.clone());
         lines.write(&Record::Note(Note { time_us: monotonic_us(), level, source, message }))
     };
+    if let Some(failure) = &report.failure {
+        note("warning", failure.clone())?;
+    }
     for warning in report.warnings() {
         note("warning", warning)?;
     }

@@ -53,14 +53,18 @@ fn missing_cc(name: &str) -> Option<Missing> {
     {
         return Some(never);
     }
-    let mend = match &error {
-        longfat_host::Error::Io { source, .. } if source.raw_os_error() == Some(libc::EPERM) => {
-            format!("run it as root, or add '{name}' to net.ipv4.tcp_allowed_congestion_control")
+    let (why, mend) = match error {
+        longfat_host::Error::CcRestricted { mend, .. } => {
+            ("it is there, but this user may not use it".to_owned(), mend)
         }
-        _ => match name.strip_prefix("lf_") {
-            Some(ours) => format!("load it with 'longfat cc load {ours}'"),
-            None => format!("load it with 'modprobe tcp_{name}', or name one that 'longfat cc list' shows"),
+        error => match name.strip_prefix("lf_") {
+            Some(ours) => (error.to_string(), format!("load it with 'longfat cc load {ours}'")),
+            None => {
+                let mend =
+                    format!("load it with 'modprobe tcp_{name}', or name one that 'longfat cc list' shows");
+                (error.to_string(), mend)
+            }
         },
     };
-    Some(Missing::new(format!("the congestion control '{name}'"), error.to_string(), mend))
+    Some(Missing::new(format!("the congestion control '{name}'"), why, mend))
 }

@@ -14,7 +14,7 @@ use std::{
 
 /// How long a dial waits for the one before it.
 const WAIT: Duration = Duration::from_millis(2);
-/// The same for a pair whose last dial stood within [`WAIT`].
+/// How long a dial waits where the last one of its pair stood within [`WAIT`].
 const NEAR_WAIT: Duration = Duration::from_millis(10);
 /// How many pairs are remembered as near; others that fall on their place are taken for them.
 const PLACES: usize = 256;

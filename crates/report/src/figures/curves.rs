@@ -301,7 +301,7 @@ impl Grid<'_> {
         found.into_iter().flatten().fold(0.0, f64::max)
     }
 
-    /// `cc=reno, 50.0 ms: `.
+    /// `cc=reno, rtt 50.0 ms: `.
     fn place(&self, cell: &Cell, units: Units, label: &str) -> String {
         let label = if label.is_empty() { String::new() } else { format!("{label}, ") };
         format!("{label}{} {}: ", self.layout.over.name, units.x.text(cell.x))

@@ -1,8 +1,9 @@
 //! From the rings to the file, until something ends it.
 
+use super::program::Program;
 use longfat_analyze::{
     capture::{self, write::Totals},
-    files::roll::{Roll, RollError},
+    files::roll::{Cut, Roll, RollError},
 };
 use longfat_kernel::capture::{Capture, Captured, Cost, Counts, Direction};
 use std::{
@@ -15,6 +16,8 @@ use std::{
 pub struct Limits {
     pub duration: Option<Duration>,
     pub packets: Option<u64>,
+    /// What is captured until it has ended.
+    pub program: Option<Program>,
 }
 
 /// What came of it; by direction, inbound first, where there are two.
@@ -23,14 +26,18 @@ pub struct Collected {
     pub counts: Counts,
     pub written: [u64; 2],
     pub wire_bytes: [u64; 2],
-    /// Packets on the wire, where one record is a bundle of segments.
+    /// Packets on the wire, where one record is a bundle of segments; of all that was written at first.
     pub segments: [u64; 2],
+    /// Packets that were given to the file, and that it had no room for.
+    pub cut_packets: u64,
     pub kept_bytes: u64,
     pub duration: Duration,
     /// Processor time of this process, in microseconds.
     pub reader_cpu_us: u64,
     pub cost: Option<Cost>,
     pub is_interface_gone: bool,
+    /// Whether the last file lacks what it would be read by.
+    pub is_unreadable: bool,
 }
 
 /// What a processor that writes a record right now may be behind.
@@ -42,38 +49,54 @@ const MOST_NAP: Duration = Duration::from_millis(16);
 /// More than two million headers in a second bring, on one processor, in a millisecond.
 const FASTEST_BYTES_PER_MS: usize = 256 * 1024;
 
+/// What came of it until it ended, and whether the files took everything.
 pub fn collect(
     capture: &mut Capture,
     files: &mut Roll,
-    limits: &Limits,
+    limits: &mut Limits,
     to_unix_ns: i64,
     stop: &AtomicBool,
-) -> anyhow::Result<Collected> {
+) -> (Collected, Result<(), RollError>) {
     let mut found = Collected::default();
     let (started, cpu_before_us) = (Instant::now(), longfat_host::facts::own_cpu_us());
+    let mut written = until_end(capture, files, limits, to_unix_ns, stop, &mut found);
+    capture.detach();
+    let counted = count(capture, files, to_unix_ns, &mut found);
+    written = written.and(counted);
+    found.duration = started.elapsed();
+    found.reader_cpu_us = longfat_host::facts::own_cpu_us() - cpu_before_us;
+    found.cost = capture.cost();
+    (found, written)
+}
+
+fn until_end(
+    capture: &mut Capture,
+    files: &mut Roll,
+    limits: &mut Limits,
+    to_unix_ns: i64,
+    stop: &AtomicBool,
+    found: &mut Collected,
+) -> Result<(), RollError> {
+    let started = Instant::now();
     let (mut nap, mut looked) = (LEAST_NAP, started);
     loop {
         let ends = stop.load(Ordering::Relaxed)
             || files.is_unread()
             || limits.duration.is_some_and(|limit| started.elapsed() >= limit)
+            || limits.program.as_mut().is_some_and(Program::is_over)
             || found.is_interface_gone;
         let horizon_ns = if ends { settle(capture) } else { longfat_host::monotonic_ns() - BEHIND_NS };
         // Before the look, so that a file that ends within it has counts that cover its packets.
-        count(capture, files, to_unix_ns, &mut found)?;
-        let waiting_bytes = look(capture, files, limits, (horizon_ns, to_unix_ns), &mut found)?;
-        if ends || limits.packets == Some(total(&found)) {
-            capture.detach();
-            count(capture, files, to_unix_ns, &mut found)?;
-            found.duration = started.elapsed();
-            found.reader_cpu_us = longfat_host::facts::own_cpu_us() - cpu_before_us;
-            found.cost = capture.cost();
-            return Ok(found);
+        count(capture, files, to_unix_ns, found)?;
+        let waiting_bytes = look(capture, files, limits, (horizon_ns, to_unix_ns), found)?;
+        if ends || limits.packets == Some(total(found)) {
+            return Ok(());
         }
         if looked.elapsed() >= Duration::from_secs(1) {
             looked = Instant::now();
             files.flush()?;
             found.is_interface_gone = !capture.is_attached();
-            show(&found);
+            show(found);
         }
         nap = next_nap(nap, waiting_bytes, capture.ring_bytes());
         std::thread::sleep(nap);
@@ -106,14 +129,17 @@ fn look(
     limits: &Limits,
     (horizon_ns, to_unix_ns): (u64, i64),
     found: &mut Collected,
-) -> anyhow::Result<usize> {
+) -> Result<usize, RollError> {
     let mut failed = None;
     let waiting_bytes = capture.drain(horizon_ns, |captured| {
         failed = write(files, captured, to_unix_ns).err();
+        if failed.is_some() {
+            return false;
+        }
         found.add(captured);
-        failed.is_none() && limits.packets.is_none_or(|most| total(found) < most)
+        limits.packets.is_none_or(|most| total(found) < most)
     });
-    failed.map_or(Ok(waiting_bytes), |error| Err(error.into()))
+    failed.map_or(Ok(waiting_bytes), Err)
 }
 
 #[inline]
@@ -134,9 +160,20 @@ impl Collected {
         self.segments[index] += u64::from(captured.segments);
         self.kept_bytes += captured.data.len() as u64;
     }
+
+    /// Takes off what the last file lacks. What matched and is in no file is lost, wherever it was on its way.
+    pub fn cut(&mut self, cut: &Cut) {
+        for way in 0..2 {
+            self.written[way] = self.written[way].saturating_sub(cut.packets[way]);
+            self.wire_bytes[way] = self.wire_bytes[way].saturating_sub(cut.wire_bytes[way]);
+            self.counts.dropped[way] = self.counts.matched[way].saturating_sub(self.written[way]);
+        }
+        self.kept_bytes = self.kept_bytes.saturating_sub(cut.kept_bytes);
+        self.cut_packets = cut.packets.iter().sum();
+    }
 }
 
-fn total(found: &Collected) -> u64 {
+pub fn total(found: &Collected) -> u64 {
     found.written.iter().sum()
 }
 

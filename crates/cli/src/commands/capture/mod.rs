@@ -2,6 +2,7 @@
 
 mod collect;
 mod confine;
+mod program;
 mod report;
 
 use crate::{
@@ -9,10 +10,10 @@ use crate::{
     stop,
 };
 use anyhow::{Context as _, bail};
-use collect::Limits;
+use collect::{Collected, Limits};
 use longfat_analyze::{
     capture::LinkType,
-    files::roll::{Form, Origin, Roll, RollSpec},
+    files::roll::{Form, Origin, Roll, RollSpec, Stopped},
 };
 use longfat_host::confine::Account;
 use longfat_kernel::{
@@ -20,7 +21,9 @@ use longfat_kernel::{
     tcb::{NetNamespace, Scope},
 };
 use longfat_schema::units::{Nanos, Size};
+use program::Program;
 use std::{
+    ffi::OsString,
     fmt,
     path::{Path, PathBuf},
     time::Duration,
@@ -42,7 +45,9 @@ use std::{
 /// VLAN tags, GRE and IP in IP are seen through: addresses are looked for in the
 /// outermost and in the innermost IP header, ports in the innermost. Ends at
 /// Ctrl-C, SIGTERM, a limit, or when nobody reads standard output any more; however
-/// it ends, nothing stays attached.
+/// it ends, nothing stays attached. With '-- PROGRAM' it ends when the program has,
+/// which is started once packets are captured, as who calls, in the interface's
+/// network namespace; a program that outlives the capture goes on.
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 #[command(after_help = "Examples:
@@ -54,8 +59,11 @@ use std::{
       what the headers say, in columns
   longfat capture -i eth0 -o cost.pcapng --observer-cost
       what capturing cost the traffic
+  longfat capture -i eth0 -o get.pcapng tcp -- curl -O https://HOST/big
+      what passes while curl runs; its exit code is told
 
-Exit code 1 when packets were lost: give a greater --buffer, or a filter.")]
+Exit code 1 when packets were lost: give a greater --buffer, or a filter. A
+program's exit code is told, and does not change that of the capture.")]
 pub struct Args {
     /// Which packets; all when left out.
     #[arg(value_name = "FILTER", allow_hyphen_values = false)]
@@ -106,6 +114,9 @@ pub struct Args {
     /// Print the summary as JSON.
     #[arg(long)]
     json: bool,
+    /// A program to run meanwhile, and its arguments: the capture ends when it does.
+    #[arg(last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -138,7 +149,6 @@ pub fn run(args: &Args) -> Outcome {
     refuse_replacing(&roll)?;
     let account = Account::choose(args.user.as_deref())?;
     refuse_nothing("--duration", args.duration, "100ms")?;
-    let limits = Limits { duration: args.duration.map(Duration::from), packets: args.packets };
     require(capture::missing())?;
     let place = place(args.netns.as_deref())?;
     let stop = stop::flag()?;
@@ -149,15 +159,28 @@ pub fn run(args: &Args) -> Outcome {
     let files = Roll::create(roll.clone(), origin(link, &spec), now_ns())?;
     let begun = place.run(|| Capture::attach(&spec)).context("enter the network namespace")?;
     let begun = begun.map_err(anyhow::Error::from).and_then(|capture| {
+        // While this may start programs.
+        let program =
+            place.run(|| Program::start(&args.program)).context("enter the network namespace")??;
         let files = confine::alone(account, &roll, files)?;
-        Ok((capture, files))
+        Ok((capture, program, files))
     });
     // What is left behind would only refuse the next try.
-    let (mut capture, mut files) = begun.inspect_err(|_| remove_begun(&roll.path_of(1)))?;
-    eprintln!("capturing on '{}'; Ctrl-C ends", spec.interface);
-    let collected = collect::collect(&mut capture, &mut files, &limits, to_unix_ns, &stop)?;
-    let files = files.finish()?;
-    report::print(args, &collected, &files)?;
+    let (mut capture, program, mut files) = begun.inspect_err(|_| remove_begun(&roll.path_of(1)))?;
+    let until = program
+        .as_ref()
+        .map_or_else(|| "; Ctrl-C ends".to_owned(), |program| format!(" until '{}' ends", program.name()));
+    eprintln!("capturing on '{}'{until}", spec.interface);
+    let mut limits = Limits { duration: args.duration.map(Duration::from), packets: args.packets, program };
+    let (mut collected, written) = collect::collect(&mut capture, &mut files, &mut limits, to_unix_ns, &stop);
+    let program = limits.program.as_ref();
+    let files = files.end(written).or_else(|stopped| {
+        collected.cut(&stopped.cut);
+        collected.is_unreadable = is_table(args);
+        report::print(args, &collected, &stopped.files, program)?;
+        Err(stopped_writing(args, &collected, &stopped))
+    })?;
+    report::print(args, &collected, &files, program)?;
     if collected.is_interface_gone {
         return Err(anyhow::anyhow!("'{}' is gone; what it had carried is written", args.interface).into());
     }
@@ -168,6 +191,19 @@ pub fn run(args: &Args) -> Outcome {
             args.buffer
         ))),
     }
+}
+
+/// Why the capture ended, and what is left of it.
+fn stopped_writing(args: &Args, collected: &Collected, stopped: &Stopped) -> anyhow::Error {
+    let lost: u64 = collected.counts.dropped.iter().sum();
+    let error = &stopped.error;
+    let full = if stopped.error.is_full() { "the disk is full; " } else { "" };
+    let mend = if full.is_empty() { "" } else { ", make room, or keep less by --file-size and --files" };
+    let end = match is_table(args) {
+        true => "the last table lacks its end, and cannot be read".to_owned(),
+        false => format!("{} packets are written, {lost} that matched are not", collect::total(collected)),
+    };
+    anyhow::anyhow!("{full}the capture ended here: {end}: {error}{mend}")
 }
 
 /// Removes the file of a capture that has not begun, if it is one.
@@ -250,10 +286,13 @@ fn roll_spec(args: &Args) -> anyhow::Result<RollSpec> {
     if several && args.output.as_os_str() == "-" {
         bail!("standard output is one file; leave out --file-size and --file-time, or name a file with -o");
     }
+    if !args.program.is_empty() && args.output.as_os_str() == "-" {
+        bail!("the capture and a program both write to standard output; name a file with -o");
+    }
     if args.json && args.output.as_os_str() == "-" {
         bail!("the capture and --json both go to standard output; name a file with -o");
     }
-    let is_table = args.output.extension().is_some_and(|extension| extension == "parquet");
+    let is_table = is_table(args);
     if is_table && (args.payload.0 > 0 || !matches!(args.snap, Layer::Transport)) {
         bail!(
             "a table has what whole headers say and no payload; leave out --payload and --snap, or write pcapng"
@@ -266,6 +305,10 @@ fn roll_spec(args: &Args) -> anyhow::Result<RollSpec> {
         keep: args.files,
         form: if is_table { Form::Columns } else { Form::Pcapng },
     })
+}
+
+fn is_table(args: &Args) -> bool {
+    args.output.extension().is_some_and(|extension| extension == "parquet")
 }
 
 fn place(netns: Option<&str>) -> anyhow::Result<NetNamespace> {

@@ -1,6 +1,6 @@
 //! What a capture came to, as a table and as JSON.
 
-use super::{Args, collect::Collected};
+use super::{Args, collect::Collected, program::Program};
 use crate::fitted;
 use comfy_table::{ContentArrangement, Table, presets::NOTHING};
 use serde::Serialize;
@@ -20,16 +20,20 @@ struct Summary<'a> {
     reader_cpu_us: u64,
     /// Processor time on the kernel's side, when it was asked for.
     observer_cost: Option<ObserverCost>,
+    /// How the program that was captured ended, if one was and it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    program_exit_code: Option<i32>,
 }
 
 /// One direction. `matched` are `written` and `dropped` and, when the number of packets was limited, what was left.
+/// Of packets that are written how many segments they were is unknown where others had no room in the file.
 #[derive(Serialize, Clone, Copy)]
 struct Way {
     seen_packets: u64,
     matched_packets: u64,
     dropped_packets: u64,
     written_packets: u64,
-    written_segments: u64,
+    written_segments: Option<u64>,
     wire_bytes: u64,
 }
 
@@ -40,8 +44,15 @@ struct ObserverCost {
     reader_ns_per_packet: f64,
 }
 
-pub fn print(args: &Args, found: &Collected, files: &[PathBuf]) -> anyhow::Result<()> {
-    let summary = summary(args, found, files);
+pub fn print(
+    args: &Args,
+    found: &Collected,
+    files: &[PathBuf],
+    program: Option<&Program>,
+) -> anyhow::Result<()> {
+    let summary =
+        Summary { program_exit_code: program.and_then(Program::exit_code), ..summary(args, found, files) };
+    program.inspect(|program| eprintln!("{}", program.said()));
     if args.json {
         let text = serde_json::to_string(&summary)?;
         return crate::output::write_out(&format!("{text}\n"));
@@ -56,6 +67,7 @@ pub fn print(args: &Args, found: &Collected, files: &[PathBuf]) -> anyhow::Resul
     }
     if let [only] = files
         && only.as_os_str() != "-"
+        && !found.is_unreadable
     {
         eprintln!("'longfat analyze {}' says what it means", only.display());
     }
@@ -69,7 +81,7 @@ fn summary<'a>(args: &'a Args, found: &Collected, files: &'a [PathBuf]) -> Summa
         matched_packets: counts.matched[index],
         dropped_packets: counts.dropped[index],
         written_packets: found.written[index],
-        written_segments: found.segments[index],
+        written_segments: (found.cut_packets == 0).then_some(found.segments[index]),
         wire_bytes: found.wire_bytes[index],
     };
     let written: u64 = found.written.iter().sum();
@@ -88,6 +100,7 @@ fn summary<'a>(args: &'a Args, found: &Collected, files: &'a [PathBuf]) -> Summa
             ns_per_packet: per(cost.time_ns, cost.runs),
             reader_ns_per_packet: per(found.reader_cpu_us * 1000, written),
         }),
+        program_exit_code: None,
     }
 }
 
@@ -106,7 +119,7 @@ fn table(summary: &Summary<'_>) -> Table {
             way.matched_packets.to_string(),
             way.dropped_packets.to_string(),
             way.written_packets.to_string(),
-            way.written_segments.to_string(),
+            way.written_segments.map_or_else(|| "-".to_owned(), |count| count.to_string()),
             way.wire_bytes.to_string(),
         ]);
     }

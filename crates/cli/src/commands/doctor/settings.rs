@@ -35,6 +35,33 @@ const CLOCK: &str = "/sys/devices/system/clocksource/clocksource0/current_clocks
 const OFFLOADS: [&str; 3] =
     ["tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload"];
 
+/// Sysctls that only the machine's first network namespace has, or only there can be set.
+const OF_FIRST: [&str; 6] = [
+    "net.core.default_qdisc",
+    "net.core.netdev_max_backlog",
+    "net.core.rmem_max",
+    "net.core.wmem_max",
+    "net.ipv4.tcp_mem",
+    "net.netfilter.nf_conntrack_max",
+];
+
+/// Where those are set, in words.
+pub const FIRST: &str = "only in the machine's first network namespace";
+
+/// Sysctls of the first network namespace that this one lacks, or shows and lets nobody set; none in the first one.
+pub fn elsewhere() -> Vec<&'static str> {
+    // Every other namespace lacks it.
+    if sysctl::read("net.core.netdev_max_backlog").is_ok() {
+        return Vec::new();
+    }
+    OF_FIRST.into_iter().filter(|key| !sysctl::is_settable(key)).collect()
+}
+
+/// Whether a setting is one of those sysctls.
+pub fn is_elsewhere(setting: &str, elsewhere: &[&str]) -> bool {
+    setting.strip_prefix("sysctl ").is_some_and(|key| elsewhere.contains(&key))
+}
+
 /// Everything that is set here.
 pub fn settings() -> Settings {
     let mut found = Settings::new();

@@ -1,6 +1,6 @@
 //! The host, judged for a path; its settings kept, compared and put back.
 
-use super::settings::{self, counts};
+use super::settings::{self, FIRST, counts};
 use crate::{
     commands::why::wrapped,
     outcome::{Failure, Outcome},
@@ -41,11 +41,17 @@ pub fn run(given: Option<(Rate, Nanos)>, json: bool) -> Outcome {
         Some((rate, rtt)) => Judged { plan: host::path(rate, rtt)?, from: "as given".to_owned() },
         None => living()?,
     };
-    let advice = host::advice(&path.plan, &settings::settings(), &counts());
+    let elsewhere = settings::elsewhere();
+    let mut advice = host::advice(&path.plan, &settings::settings(), &counts());
+    for one in advice.iter_mut().filter(|one| settings::is_elsewhere(&one.setting, &elsewhere)) {
+        one.costs.push_str(&format!("; it is set {FIRST}"));
+        one.mend = one.mend.take().map(|mend| format!("nsenter --net=/proc/1/ns/net {mend}"));
+    }
     if json {
-        println!("{}", serde_json::to_string_pretty(&document(&path, &advice))?);
+        println!("{}", serde_json::to_string_pretty(&document(&path, &advice, &elsewhere))?);
     } else {
         print(&path, &advice);
+        print!("{}", said_elsewhere(&elsewhere));
     }
     match advice.iter().filter(|one| one.costs_more_than(DEAR)).count() {
         0 => Ok(()),
@@ -92,6 +98,14 @@ fn print(path: &Judged, advice: &[Advice]) {
     advice.iter().for_each(|one| print!("{}", text(one)));
 }
 
+/// What was not looked at, or cannot be set here.
+fn said_elsewhere(keys: &[&str]) -> String {
+    match keys {
+        [] => String::new(),
+        keys => wrapped(&format!("Set {FIRST}: {}", keys.join(", ")), ""),
+    }
+}
+
 /// What both hosts must allow.
 fn windows(plan: &PathPlan) -> String {
     let (window, flows) = (words::size(plan.window.each_bytes()), plan.window.flows_min());
@@ -120,7 +134,7 @@ fn text(advice: &Advice) -> String {
     lines.concat() + "\n"
 }
 
-fn document(path: &Judged, advice: &[Advice]) -> serde_json::Value {
+fn document(path: &Judged, advice: &[Advice], elsewhere: &[&str]) -> serde_json::Value {
     json!({
         "schema_version": SCHEMA_VERSION,
         "path": {
@@ -133,6 +147,7 @@ fn document(path: &Judged, advice: &[Advice]) -> serde_json::Value {
             "goodput_max_bps": path.plan.goodput_max_bps,
         },
         "advice": advice,
+        "first_namespace_only": elsewhere,
     })
 }
 
@@ -168,6 +183,19 @@ fn kept(path: &Path) -> anyhow::Result<Settings> {
 /// A setting, what it was, and what it is; either may be absent.
 type Change = (String, Option<String>, Option<String>);
 
+/// What differs, but for what cannot be set in this network namespace: that is said on standard error.
+fn changes_here(before: &Settings) -> Vec<Change> {
+    let elsewhere = settings::elsewhere();
+    let is_elsewhere = |(key, ..): &Change| settings::is_elsewhere(key, &elsewhere);
+    let (others, found): (Vec<_>, Vec<_>) =
+        changes(before, &settings::settings()).into_iter().partition(is_elsewhere);
+    for (key, before, _) in others {
+        let before = before.unwrap_or_else(|| "(none)".to_owned());
+        eprintln!("longfat: {key} = {before} is left out: it is set {FIRST}");
+    }
+    found
+}
+
 fn changes(before: &Settings, now: &Settings) -> Vec<Change> {
     let keys = before.keys().chain(now.keys().filter(|key| !before.contains_key(*key)));
     let of = |key: &String| (key.clone(), before.get(key).cloned(), now.get(key).cloned());
@@ -179,7 +207,7 @@ fn changes(before: &Settings, now: &Settings) -> Vec<Change> {
 
 /// Shows which settings differ from the kept ones; exit code 1 where any does.
 pub fn diff(path: &Path, json: bool) -> Outcome {
-    let found = changes(&kept(path)?, &settings::settings());
+    let found = changes_here(&kept(path)?);
     let said = |value: &Option<String>| value.clone().unwrap_or_else(|| "(none)".to_owned());
     if json {
         let of = |(key, before, now): &Change| json!({ "setting": key, "kept": before, "now": now });
@@ -199,7 +227,7 @@ pub fn diff(path: &Path, json: bool) -> Outcome {
 /// Puts back what is otherwise; what cannot be put back is told, and the rest is done.
 pub fn restore(path: &Path) -> Outcome {
     let mut failed = 0;
-    for (key, before, _) in changes(&kept(path)?, &settings::settings()) {
+    for (key, before, _) in changes_here(&kept(path)?) {
         // What was not there when it was kept is not ours to remove.
         let Some(before) = before else { continue };
         match settings::set(&key, &before) {

@@ -85,11 +85,42 @@ def whole(base, paths):
     return found
 
 
+def types(base, path):
+    """Columns of a file, and whether each holds text."""
+    described = base.execute(f"describe select * exclude (filename) from {rows([path])}").fetchall()
+    return {column: kind == "VARCHAR" for column, kind, *_ in described}
+
+
+def figures(base, paths):
+    """The rows of results. An axis whose labels are numbers in one result and text in another is text, as `cell` has it,
+    and the numbers are beside it as where numbers have names."""
+    known = {path: types(base, path) for path in paths}
+    kinds = {}
+    for columns in known.values():
+        for column, is_text in columns.items():
+            kinds.setdefault(column, set()).add(is_text)
+    mixed = [column for column, found in kinds.items() if len(found) > 1]
+
+    def rows_of(path):
+        ours = [column for column in mixed if known[path].get(column) is False]
+        if not ours:
+            return f"select * from {rows([path])}"
+        label = "coalesce(nullif(regexp_extract(cell, {}, 1), ''), {})"
+        at = lambda column: text(rf"(?:^|,){re.escape(column)}=([^,]*)")
+        texts = ", ".join(f"{label.format(at(column), f'{name(column)}::text')} as {name(column)}" for column in ours)
+        beside = [column for column in ours if not {f"{column}_number", f"{column}_axis"} & known[path].keys()]
+        numbers = "".join(f", {name(column)} as {name(f'{column}_number')}" for column in beside)
+        return f"select * replace ({texts}){numbers} from {rows([path])}"
+
+    return "(" + " union all by name ".join(map(rows_of, paths)) + ")" if mixed else rows(paths)
+
+
 def view(base, table, columns, paths, joined=""):
     """Makes a table of files; of those that are not damaged, where some are, and none where all are."""
 
     def make(paths):
-        base.execute(f"create view {name(table)} as select {columns} from {rows(paths)} {joined}")
+        source = figures(base, paths) if table == "results" else rows(paths)
+        base.execute(f"create view {name(table)} as select {columns} from {source} {joined}")
 
     try:
         make(paths)

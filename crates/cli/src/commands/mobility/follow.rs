@@ -166,7 +166,8 @@ fn plan(args: &Args) -> anyhow::Result<FollowPlan> {
     }
     let mut cc = BTreeMap::new();
     for (link, name) in &args.cc {
-        if !longfat_kernel::cc::kernel_has(name)? {
+        let has = longfat_kernel::cc::kernel_has(name);
+        if !has.with_context(|| format!("--cc {link}={name}"))? {
             bail!(
                 "--cc {link}={name}: this kernel has no congestion control '{name}'; 'longfat cc list' shows what there is"
             );

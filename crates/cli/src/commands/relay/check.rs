@@ -64,10 +64,13 @@ pub fn check(args: &Check) -> Outcome {
     }
     // The file may be another host's: that is told, and no fault of the file.
     for name in plan.ccs().into_iter().filter(|name| !Algorithm::is_our_name(name)) {
-        if !cc::kernel_has(name)? {
-            eprintln!(
+        match cc::kernel_has(name) {
+            Ok(true) => {}
+            Ok(false) => eprintln!(
                 "longfat: this kernel has no congestion control '{name}'; 'longfat cc list' shows what there is"
-            );
+            ),
+            // The relay may be started by root.
+            Err(error) => eprintln!("longfat: {error}"),
         }
     }
     let text = if args.json {
