@@ -168,7 +168,7 @@ impl<'a> Worker<'a> {
     /// dropped when everything was taken in.
     pub fn carry(&mut self, is_enough: &AtomicBool, has_all: Sender<()>) -> Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
-        self.take_arrivals();
+        self.take_arrivals_by_turns(&mut events)?;
         drop(has_all);
         while !is_enough.load(Ordering::Acquire) {
             self.go_round(&mut events)?;

@@ -90,6 +90,14 @@ fn fault(error: &std::io::Error) -> Fault {
     }
 }
 
+/// Of which connections bytes, or an end, wait at one of their legs, or one was not dialled yet; asked of all at once.
+pub(crate) fn have_something<'s>(legs: impl Iterator<Item = [&'s TcpStream; 2]>) -> Vec<bool> {
+    let mut polled: Vec<_> = legs.flatten().map(|leg| PollFd::new(leg.as_fd(), PollFlags::POLLIN)).collect();
+    // Where they cannot be asked all are alike.
+    let _ = poll(&mut polled, PollTimeout::ZERO);
+    polled.chunks(2).map(|legs| legs.iter().any(|leg| leg.any().unwrap_or(false))).collect()
+}
+
 /// Bytes in a pipe.
 pub(crate) fn of_pipe(read: &OwnedFd) -> u64 {
     leg::unread_bytes(read)
@@ -112,6 +120,7 @@ mod tests {
         plan::BUFFER_BYTES,
     };
     use longfat_host::socket::set_option;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     use std::{
         io::{Read, Write},
         net::{Shutdown, TcpListener},
@@ -168,6 +177,18 @@ mod tests {
     }
 
     const UP: Direction = Direction::ClientToServer;
+
+    #[test]
+    fn connections_for_which_something_has_come_are_told_from_silent_ones() {
+        let worlds = [(); 5].map(|()| World::new());
+        worlds[1].client_sends(b"x");
+        worlds[3].server.shutdown(Shutdown::Write).unwrap();
+        worlds[3].has_state(Side::Server, CLOSE_WAIT);
+        let bare = socket(AddressFamily::Inet, SockType::Stream, SockFlag::empty(), None).unwrap();
+        let undialled = [worlds[4].legs[0].try_clone().unwrap(), bare.into()];
+        let legs = worlds.iter().map(|world| &world.legs).chain([&undialled]).map(|legs| legs.each_ref());
+        assert_eq!(have_something(legs), [false, true, false, true, false, true]);
+    }
 
     #[test]
     fn what_was_sent_before_it_was_taken_is_counted_whatever_came_besides() {

@@ -83,6 +83,15 @@ pub(crate) struct Settled {
     pub dial: Dial,
 }
 
+/// Connections in the order in which they are best taken in: those first for which something has come. Those that are
+/// still to be dialled are among these, and keep their order.
+pub(crate) fn waiting_first(arrivals: Vec<Arrival>) -> Vec<Arrival> {
+    let waiting = facts::have_something(arrivals.iter().map(|arrival| [&arrival.client, &arrival.server]));
+    let (first, others): (Vec<_>, Vec<_>) =
+        arrivals.into_iter().zip(waiting).partition(|(_, is_waiting)| *is_waiting);
+    first.into_iter().chain(others).map(|(arrival, _)| arrival).collect()
+}
+
 /// Finds out what state it is in, and makes it this relay's.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use super::{
     relayed::Relayed,
 };
 use crate::{
-    adopt,
+    Result, adopt,
     handover::{
         derive::{Dial, Unfit},
         estate::Arrival,
@@ -17,7 +17,11 @@ use crate::{
     logic::{Pair, connection::Side},
     observe::journal::Once,
 };
+use nix::sys::epoll::EpollEvent;
 use std::{io, net::TcpStream, sync::atomic::Ordering};
+
+/// Connections that are taken in before those that are there are carried on.
+const AT_A_TURN: usize = 32;
 
 impl Worker<'_> {
     /// Takes in what another relay handed over, before anything else is done.
@@ -27,6 +31,22 @@ impl Worker<'_> {
         for handshake in handshakes {
             self.with_hold(|hold, round| hold.take_in(handshake, round));
         }
+    }
+
+    /// Takes in what another relay left, while nothing new can come: first those for which something has come. None waits
+    /// until all are there.
+    pub(super) fn take_arrivals_by_turns(&mut self, events: &mut [EpollEvent]) -> Result<()> {
+        let (connections, handshakes) = self.workers.handles[self.index].take_arrivals();
+        debug_assert!(handshakes.is_empty(), "no keeper has any");
+        let mut connections = arrival::waiting_first(connections).into_iter();
+        while !connections.as_slice().is_empty() {
+            connections.by_ref().take(AT_A_TURN).for_each(|arrival| self.take_in(arrival));
+            // It would wait for events of those that are there.
+            if !self.ready.is_empty() {
+                self.go_round(events)?;
+            }
+        }
+        Ok(())
     }
 
     fn take_in(&mut self, arrival: Arrival) {
