@@ -116,8 +116,8 @@ pub fn is_bridge(interface: &str) -> Result<bool> {
     Ok(answers.iter().any(|link| kind_of(link, INFO_KIND) == Some(b"bridge\0")))
 }
 
-/// The text that somebody has given an interface of the calling thread's namespace (`ip link set … alias`); it goes with
-/// the interface. Empty where there is none.
+/// The text that somebody has given an interface of the calling thread's namespace (`ip link set … alias`); it goes
+/// with the interface. Empty where there is none.
 ///
 /// # Errors
 /// There is no such interface.

@@ -90,7 +90,7 @@ fn fault(error: &std::io::Error) -> Fault {
     }
 }
 
-/// Of which connections bytes, or an end, wait at one of their legs, or one was not dialled yet; asked of all at once.
+/// Tells of each connection whether bytes, or an end, wait at one of its legs, or one was not dialled yet: all at once.
 pub(crate) fn have_something<'s>(legs: impl Iterator<Item = [&'s TcpStream; 2]>) -> Vec<bool> {
     let mut polled: Vec<_> = legs.flatten().map(|leg| PollFd::new(leg.as_fd(), PollFlags::POLLIN)).collect();
     // Where they cannot be asked all are alike.

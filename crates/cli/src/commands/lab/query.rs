@@ -26,9 +26,9 @@ const NO_DUCKDB: i32 = 3;
 /// whole run). Streams have rows with 'stream' set. Columns are the axes of the sweep ('rate' and, as a number,
 /// 'rate_bps') and the metrics. 'tcp', 'interval', 'echo', 'queue', 'relay', 'avail', 'flow', 'link', 'stall', 'trace'
 /// and 'note' are the samples of all runs, as their files have them. 'run' joins them with 'results', which has the
-/// axes. An axis that is called like another column of 'results' gets '_axis' at its end. An axis that has numbers in one
-/// result and names in another is text in both, as its file has it, with the numbers beside it ('loss_number'). A damaged
-/// file is named and left out.
+/// axes. An axis that is called like another column of 'results' gets '_axis' at its end. An axis that has numbers in
+/// one result and names in another is text in both, as its file has it, with the numbers beside it ('loss_number'). A
+/// damaged file is named and left out.
 ///
 /// The query sees these tables and nothing else: other files, the network and extensions are off.
 ///
