@@ -14,9 +14,9 @@
  *            the path, more than it): cwnd *= psi RTTmin / RTT. Samples of acknowledgements for one segment, which
  *            receivers delay, count where there are no others. From half of that rise on, cwnd is cut by a part of
  *            1 - psi that grows evenly to all of it. All that share the path do so together, and grow by a segment
- *            each: equal shares (Chiu, Jain 1989), at a queue that hardly swings. One cut of all at too much let several
- *            grow far beyond it before any had seen it. RTTmin is the least of the last one to two spans of min_rtt_s:
- *            after a change of route it is learnt anew.
+ *            each: equal shares (Chiu, Jain 1989), at a queue that hardly swings. One cut of all at too much let
+ *            several grow far beyond it before any had seen it. RTTmin is the least of the last one to two spans of
+ *            min_rtt_s: after a change of route it is learnt anew.
  * States     those of imtcp. From the first stream to the fourth result the window stays at 32 segments.
  *            The bound is never below 16 segments: a stream of eight pairs fits. A risen round-trip time takes the
  *            window below that, to 2, and where 16 segments are a queue keeps it there. A stream then leaves on top of

@@ -1,5 +1,5 @@
-//! Sessions of `longfat lab run --backend hosts` that end otherwise than planned, or do not begin: whatever is killed or
-//! cut off, nothing of ours is left on the machines. Nothing here judges a clock.
+//! Sessions of `longfat lab run --backend hosts` that end otherwise than planned, or do not begin: whatever is killed
+//! or cut off, nothing of ours is left on the machines. Nothing here judges a clock.
 //!
 //! Needs root, Debian's openssh-server, and this kernel's namespaces.
 

@@ -52,7 +52,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A congestion control that the kernel has, and gives to others only.
-    #[error("congestion control '{name}' is there, but this user may not use it; {mend}")]
+    #[error("congestion control '{name}' {}; {mend}", socket::CC_RESTRICTED)]
     CcRestricted {
         /// Name of the congestion control.
         name: String,

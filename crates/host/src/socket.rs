@@ -69,6 +69,9 @@ pub fn set_cc(socket: &impl AsFd, name: &str) -> Result<()> {
     }
 }
 
+/// What is wrong with a congestion control that the kernel has, and gives to others only.
+pub const CC_RESTRICTED: &str = "is there, but this user may not use it";
+
 /// What the kernel gives to everybody.
 const ALLOWED: &str = "net.ipv4.tcp_allowed_congestion_control";
 

@@ -43,7 +43,11 @@ pub fn check_writable(key: &str) -> Result<()> {
 
 /// Whether a key is there, and not only shown: some are shown to every network namespace, and set in the first one.
 pub fn is_settable(key: &str) -> bool {
-    fs::metadata(path(key)).is_ok_and(|found| found.permissions().mode() & 0o222 != 0)
+    fs::metadata(path(key)).is_ok_and(|found| may_be_set(found.permissions().mode()))
+}
+
+fn may_be_set(mode: u32) -> bool {
+    mode & 0o222 != 0
 }
 
 /// Every setting under `net`, sorted by name. Names keep `/` within interface names as the kernel does. What cannot be
@@ -64,7 +68,7 @@ fn walk(directory: &Path, prefix: &str, found: &mut BTreeMap<String, String>) {
             _ => {
                 let mode = entry.metadata().map_or(0, |metadata| metadata.permissions().mode());
                 // Ones refused in a namespace are left out, too.
-                if mode & 0o222 != 0
+                if may_be_set(mode)
                     && mode & 0o004 != 0
                     && let Ok(text) = fs::read_to_string(entry.path())
                 {

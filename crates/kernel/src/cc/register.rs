@@ -8,7 +8,10 @@ use crate::{
 };
 use libbpf_rs::{MapCore, MapMut, Object};
 use longfat_cc::{Algorithm, Tunables, UnknownAlgorithm};
-use longfat_host::{socket::CC_NAME_MAX, support::Missing};
+use longfat_host::{
+    socket::{CC_NAME_MAX, CC_RESTRICTED},
+    support::Missing,
+};
 use std::{
     ffi::CString,
     fs,
@@ -267,7 +270,7 @@ pub fn missing(name: &str) -> Option<Missing> {
         Ok(true) => return None,
         Ok(false) => ("the kernel has none of that name".to_owned(), others()),
         Err(Error::Host(longfat_host::Error::CcRestricted { mend, .. })) => {
-            ("it is there, but this user may not use it".to_owned(), mend)
+            (format!("it {CC_RESTRICTED}"), mend)
         }
         Err(error) => (error.to_string(), others()),
     };

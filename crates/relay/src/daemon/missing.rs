@@ -2,7 +2,7 @@
 
 use crate::{InterceptPlan, RelayPlan, adopt, intercept, queue};
 use longfat_host::{
-    socket,
+    socket::{self, CC_RESTRICTED},
     support::{self, Missing},
 };
 use std::net::Ipv4Addr;
@@ -54,17 +54,16 @@ fn missing_cc(name: &str) -> Option<Missing> {
         return Some(never);
     }
     let (why, mend) = match error {
-        longfat_host::Error::CcRestricted { mend, .. } => {
-            ("it is there, but this user may not use it".to_owned(), mend)
+        longfat_host::Error::CcRestricted { mend, .. } => (format!("it {CC_RESTRICTED}"), mend),
+        error => {
+            let mend = match name.strip_prefix("lf_") {
+                Some(ours) => format!("load it with 'longfat cc load {ours}'"),
+                None => {
+                    format!("load it with 'modprobe tcp_{name}', or name one that 'longfat cc list' shows")
+                }
+            };
+            (error.to_string(), mend)
         }
-        error => match name.strip_prefix("lf_") {
-            Some(ours) => (error.to_string(), format!("load it with 'longfat cc load {ours}'")),
-            None => {
-                let mend =
-                    format!("load it with 'modprobe tcp_{name}', or name one that 'longfat cc list' shows");
-                (error.to_string(), mend)
-            }
-        },
     };
     Some(Missing::new(format!("the congestion control '{name}'"), why, mend))
 }

@@ -33,8 +33,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes in what another relay left, while nothing new can come: first those for which something has come. None waits
-    /// until all are there.
+    /// Takes in what another relay left, while nothing new can come: first those for which something has come. None
+    /// waits until all are there.
     pub(super) fn take_arrivals_by_turns(&mut self, events: &mut [EpollEvent]) -> Result<()> {
         let (connections, handshakes) = self.workers.handles[self.index].take_arrivals();
         debug_assert!(handshakes.is_empty(), "no keeper has any");

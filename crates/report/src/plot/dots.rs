@@ -1,7 +1,7 @@
 //! One row of marks per category, on a common axis from zero.
 
 use super::{
-    Figure, WIDTH, columns, data_row,
+    Figure, WIDTH, columns, data_row, from_the_left,
     scale::Scale,
     svg::{Mark, line, mark, text, text_width, wrap},
 };
@@ -109,16 +109,13 @@ impl DotChart {
     /// The legend, and where the rows begin.
     fn legend(&self) -> (String, f64) {
         let used = |index: usize| self.rows.iter().flat_map(|row| &row.dots).any(|dot| dot.kind == index);
-        let (mut x, mut y) = (0.0, LEGEND_TOP);
-        let mut legend = String::new();
-        for (_, kind) in self.kinds.iter().enumerate().filter(|(index, _)| used(*index)) {
-            let width = 17.0 + text_width(kind.label);
-            if x > 0.0 && x + width > WIDTH {
-                (x, y) = (0.0, y + 20.0);
-            }
+        let kinds = || self.kinds.iter().enumerate().filter(|(index, _)| used(*index)).map(|(_, kind)| kind);
+        let places = from_the_left(kinds().map(|kind| 17.0 + text_width(kind.label)), 12.0);
+        let (mut y, mut legend) = (LEGEND_TOP, String::new());
+        for (kind, (row, x)) in kinds().zip(places) {
+            y = LEGEND_TOP + row as f64 * 20.0;
             legend += &mark(kind.mark, (x + 6.0, y - 4.0), kind.class);
             legend += &text(x + 17.0, y, "legend", kind.label);
-            x += width + 12.0;
         }
         (legend, y + 14.0)
     }

@@ -3,8 +3,8 @@
 use super::{
     Figure, WIDTH, columns, data_row,
     decimate::Point,
-    path,
-    scale::{Scale, Tick},
+    from_the_left, path,
+    scale::{FAR_APART, Scale, Tick},
     svg::{Mark, coordinate, escape, line, mark, text, text_width, wrap},
 };
 use serde_json::json;
@@ -30,9 +30,6 @@ const APART: f64 = 2.0;
 const OVER: f64 = 0.004;
 /// A line of more points than this has small marks.
 const MANY_POINTS: usize = 24;
-
-/// Ratio of the greatest to the least number from which an axis is logarithmic.
-const FAR_APART: f64 = 20.0;
 
 /// Corners of the mark of each style but the first, which is a disc.
 const SHAPES: [&[Point]; MOST_LINES - 1] = [
@@ -227,19 +224,11 @@ impl LineChart {
         let dashed = self.lines.iter().any(|line| !line.dashed.is_empty());
         let dashed = dashed.then_some(Entry::Dashed(self.said[1]));
         let needs_one = |line: &&Line| !line.label.is_empty() || open.is_some() || dashed.is_some();
-        let named = self.lines.iter().filter(needs_one).map(Entry::Line);
-        let (mut row, mut x) = (0, 0.0);
-        let place = |entry: Entry<'a>| {
-            let width = SAMPLE + 6.0 + text_width(&entry.label());
-            if x > 0.0 && x + width > WIDTH {
-                (row, x) = (row + 1, 0.0);
-            }
-            let placed = (entry, row, x);
-            x += width + 10.0;
-            placed
-        };
-        let named: Vec<Entry<'a>> = named.collect();
-        named.into_iter().chain(open).chain(dashed).map(place).collect()
+        let named: Vec<Entry<'a>> = self.lines.iter().filter(needs_one).map(Entry::Line).collect();
+        let entries: Vec<Entry<'a>> = named.into_iter().chain(open).chain(dashed).collect();
+        let widths = entries.iter().map(|entry| SAMPLE + 6.0 + text_width(&entry.label()));
+        let places: Vec<_> = from_the_left(widths, 10.0).collect();
+        entries.into_iter().zip(places).map(|(entry, (row, x))| (entry, row, x)).collect()
     }
 
     fn draw_entry(&self, entry: &Entry<'_>, row: usize, x: f64) -> String {

@@ -76,6 +76,19 @@ impl Figure {
     }
 }
 
+/// Row and x of legend entries that are so wide, filled from the left.
+fn from_the_left(widths: impl Iterator<Item = f64>, gap: f64) -> impl Iterator<Item = (usize, f64)> {
+    let (mut row, mut x) = (0, 0.0);
+    widths.map(move |width| {
+        if x > 0.0 && x + width > WIDTH {
+            (row, x) = (row + 1, 0.0);
+        }
+        let placed = (row, x);
+        x += width + gap;
+        placed
+    })
+}
+
 /// Names of the columns of a figure's data, for the page's script to write as CSV, with units.
 fn columns(names: &[&str]) -> String {
     format!(" data-columns=\"{}\"", svg::escape(&serde_json::json!(names).to_string()))

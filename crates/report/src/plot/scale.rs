@@ -1,5 +1,8 @@
 //! Axes: from values to positions, with ticks at round values.
 
+/// Ratio of the greatest to the least number from which an axis of figures is logarithmic.
+pub const FAR_APART: f64 = 20.0;
+
 /// A linear or logarithmic axis.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scale {

@@ -2,7 +2,7 @@
 
 use super::{
     Figure, WIDTH, columns, data_row,
-    scale::{Scale, Tick},
+    scale::{FAR_APART, Scale, Tick},
     svg::{Mark, escape, line, mark, text},
 };
 use serde_json::json;
@@ -12,9 +12,6 @@ const LEFT: f64 = 44.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 42.0;
-
-/// Ratio of the greatest to the least height from which that axis is logarithmic.
-const FAR_APART: f64 = 20.0;
 
 /// A mark.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,7 +3,7 @@
 use super::{
     Figure, WIDTH,
     decimate::{Point, extremes},
-    path,
+    from_the_left, path,
     scale::Scale,
     svg::{coordinate, escape, line, text, text_width},
 };
@@ -228,17 +228,10 @@ impl TimeChart {
 
     /// Entries with their row and x, filled from the left.
     fn placed_legend(&self) -> Vec<(Entry<'_>, usize, f64)> {
-        let (mut row, mut x) = (0, 0.0);
-        let mut placed: Vec<_> = self.entries().into_iter().map(|entry| (entry, 0, 0.0)).collect();
-        for (entry, entry_row, entry_x) in &mut placed {
-            let width = 34.0 + text_width(entry.label);
-            if x > 0.0 && x + width > WIDTH {
-                (row, x) = (row + 1, 0.0);
-            }
-            (*entry_row, *entry_x) = (row, x);
-            x += width + 8.0;
-        }
-        placed
+        let entries = self.entries();
+        let widths = entries.iter().map(|entry| 34.0 + text_width(entry.label));
+        let places: Vec<_> = from_the_left(widths, 8.0).collect();
+        entries.into_iter().zip(places).map(|(entry, (row, x))| (entry, row, x)).collect()
     }
 
     fn legend(&self) -> String {
